@@ -1,0 +1,1 @@
+"""Reuse past on-policy batches safely: TensorDict-native components for TorchRL."""
