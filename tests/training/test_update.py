@@ -1,0 +1,165 @@
+"""The eager update step against TorchRL's stock loop, and its refusals."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.objectives import A2CLoss, ClipPPOLoss, LossModule
+
+from amber_trl.training.update import UpdateStep, total_loss
+from tests.training.problem import make_loss, make_minibatch
+
+
+def _stock_step(loss: LossModule, optimizer: torch.optim.Optimizer, minibatch: TensorDict) -> None:
+    emitted = loss(minibatch)
+    loss_value: torch.Tensor = emitted["loss_objective"] + emitted["loss_critic"]
+    loss_value.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _equal_parameters(first: LossModule, second: LossModule) -> bool:
+    return all(
+        torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("functional", [True, False])
+@pytest.mark.parametrize(
+    "optimizer_type",
+    [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop],
+)
+def test_is_bit_identical_to_the_stock_loop(
+    functional: bool, optimizer_type: Callable[..., torch.optim.Optimizer]
+) -> None:
+    ours, stock = make_loss(functional=functional), make_loss(functional=functional)
+    our_optimizer = optimizer_type(ours.parameters(), lr=3e-3)
+    stock_optimizer = optimizer_type(stock.parameters(), lr=3e-3)
+    update = UpdateStep(ours, our_optimizer)
+    for seed in range(5):
+        minibatch = make_minibatch(seed=seed)
+        update(minibatch.clone())
+        _stock_step(stock, stock_optimizer, minibatch.clone())
+    assert _equal_parameters(ours, stock)
+    torch.testing.assert_close(
+        our_optimizer.state_dict(), stock_optimizer.state_dict(), rtol=0.0, atol=0.0
+    )
+
+
+def test_returns_what_the_loss_emits_detached() -> None:
+    loss = make_loss()
+    expected = loss(make_minibatch())
+    metrics = UpdateStep(loss, torch.optim.Adam(loss.parameters()))(make_minibatch())
+    assert set(metrics.keys()) == set(expected.keys())
+    assert metrics.batch_size == torch.Size([])
+    for key, value in metrics.items():
+        assert not value.requires_grad
+        assert torch.equal(value, expected[key])
+
+
+def test_reads_a_scheduled_clip_epsilon_and_learning_rate() -> None:
+    loss, reference = make_loss(), make_loss()
+    optimizer = torch.optim.Adam(loss.parameters())
+    update = UpdateStep(loss, optimizer)
+    loss.clip_epsilon = 0.0
+    optimizer.param_groups[0]["lr"] = 0.0
+    metrics = update(make_minibatch(seed=1))
+    assert metrics["clip_fraction"] == 1.0
+    assert _equal_parameters(loss, reference)
+
+
+def test_clips_the_whole_gradient() -> None:
+    ours, stock = make_loss(), make_loss()
+    minibatch = make_minibatch()
+    update = UpdateStep(ours, torch.optim.SGD(ours.parameters(), lr=1.0), max_grad_norm=0.1)
+    metrics = update(minibatch)
+    torch.autograd.backward(total_loss(stock(minibatch)))
+    gradient = torch.cat([p.grad.flatten() for p in stock.parameters() if p.grad is not None])
+    torch.testing.assert_close(metrics["grad_norm"], gradient.norm())
+    moved = torch.cat(
+        [(p - q).flatten() for p, q in zip(ours.parameters(), stock.parameters(), strict=True)]
+    )
+    torch.testing.assert_close(moved.norm(), torch.tensor(0.1), rtol=1e-4, atol=0.0)
+
+
+def test_is_not_disturbed_by_gradients_left_behind() -> None:
+    ours, stock = make_loss(), make_loss()
+    torch.autograd.backward(total_loss(ours(make_minibatch(seed=7))))
+    UpdateStep(ours, torch.optim.SGD(ours.parameters(), lr=0.1))(make_minibatch())
+    _stock_step(stock, torch.optim.SGD(stock.parameters(), lr=0.1), make_minibatch())
+    assert _equal_parameters(ours, stock)
+
+
+def test_works_with_another_loss() -> None:
+    loss = make_loss(loss_type=A2CLoss)
+    before = copy.deepcopy(list(loss.parameters()))
+    metrics = UpdateStep(loss, torch.optim.Adam(loss.parameters()))(make_minibatch())
+    assert "loss_objective" in metrics
+    assert all(not torch.equal(p, q) for p, q in zip(loss.parameters(), before, strict=True))
+
+
+class _Emits(LossModule):
+    """Emits ``{key: w * ones(shape)}``."""
+
+    def __init__(self, key: str, shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.network = TensorDictModule(torch.nn.Linear(1, 1), ["x"], ["y"])
+        self.key, self.shape = key, shape
+
+    def forward(self, tensordict: TensorDict) -> TensorDict:
+        return TensorDict({self.key: self.network(tensordict)["y"].mean().expand(self.shape)})
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "message"),
+    [
+        (_Emits("objective"), KeyError, "no key starts with 'loss_'"),
+        (_Emits("loss_fit", (3,)), ValueError, r"loss_fit has shape \(3,\) and must be a scalar"),
+    ],
+)
+def test_refuses_a_loss_without_scalar_terms(
+    loss: LossModule, error: type[Exception], message: str
+) -> None:
+    update = UpdateStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1))
+    with pytest.raises(error, match=message):
+        update(TensorDict({"x": torch.ones(4, 1)}, [4]))
+
+
+def test_refuses_what_is_not_a_loss() -> None:
+    network = torch.nn.Linear(1, 1)
+    with pytest.raises(TypeError, match="loss is a Linear, not a"):
+        UpdateStep(network, torch.optim.Adam(network.parameters()))
+
+
+def test_refuses_parameters_that_are_not_the_loss_s() -> None:
+    loss, other = make_loss(), make_loss()
+    with pytest.raises(ValueError, match="are not the loss's"):
+        UpdateStep(loss, torch.optim.Adam(other.parameters()))
+
+
+def test_refuses_an_optimizer_that_misses_parameters() -> None:
+    loss = make_loss(functional=False)
+    assert isinstance(loss, ClipPPOLoss)
+    optimizer = torch.optim.Adam(loss.actor_network.parameters())
+    with pytest.raises(ValueError, match=r"lacks the loss's parameters .*critic_network"):
+        UpdateStep(loss, optimizer)
+    loss.critic_network.requires_grad_(False)
+    UpdateStep(loss, optimizer)(make_minibatch())
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
+def test_refuses_a_gradient_norm_out_of_range(norm: float) -> None:
+    loss = make_loss()
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=norm)
+
+
+def test_says_what_it_is() -> None:
+    loss = make_loss()
+    update = UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=0.5)
+    assert repr(update) == "UpdateStep(loss=ClipPPOLoss, optimizer=Adam, max_grad_norm=0.5)"
