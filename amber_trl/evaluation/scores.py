@@ -1,0 +1,104 @@
+"""The two scores by which a training run is measured."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_WINDOW = 100
+
+
+def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
+    """Mean return of the last 100 training episodes.
+
+    The *final* score of AMBER (Han & Sung, arXiv 1710.04423, table of final scores). With fewer
+    than 100 episodes it is the mean over those there are.
+
+    Args:
+        frames: frame at which each episode ended, integers, ``[episodes]``, not decreasing.
+        returns: undiscounted return of each episode, ``[episodes]``.
+
+    Returns:
+        The score; NaN if no episode has finished.
+
+    Raises:
+        ValueError: if the two differ in length, are not one-dimensional, or are not in the
+            order of frames.
+
+    Examples:
+        >>> from amber_trl.evaluation import final_score
+        >>> final_score([200, 400], [-1000.0, -500.0])
+        -750.0
+    """
+    _, values = _validated(frames, returns)
+    return float(values[-_WINDOW:].mean()) if len(values) else float("nan")
+
+
+def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames: int) -> float:
+    """Average of the learning curve over training.
+
+    The mean, over the equally spaced frames ``every, 2 * every, ...`` up to ``total_frames``, of
+    the mean return of the last 100 episodes finished by then. Points before the first finished
+    episode are left out; with fewer than 100 finished the mean is over those. This is the *speed*
+    score of AMBER (Han & Sung, arXiv 1710.04423, table of speed scores); the paper calls it the
+    return of all episodes, but a plain mean over episodes does not give its numbers.
+
+    Args:
+        frames: frame at which each episode ended, integers, ``[episodes]``, not decreasing.
+        returns: undiscounted return of each episode, ``[episodes]``.
+        every: frames between two points of the curve, at least 1 (the frames of a batch).
+        total_frames: frames of the whole training, at least 0; later episodes are left out.
+
+    Returns:
+        The score; NaN if no point of the curve has a finished episode.
+
+    Raises:
+        ValueError: if ``every`` or ``total_frames`` is out of range, the two sequences differ in
+            length, are not one-dimensional, or are not in the order of frames.
+
+    Examples:
+        >>> from amber_trl.evaluation import speed_score
+        >>> speed_score([10, 25], [1.0, 3.0], every=10, total_frames=30)  # 1, 1, 2
+        1.3333333333333333
+    """
+    if every < 1:
+        raise ValueError(
+            f"every={every} given to speed_score: it must be at least 1; pass the frames between "
+            "two points of the learning curve, such as frames_per_batch"
+        )
+    if total_frames < 0:
+        raise ValueError(
+            f"total_frames={total_frames} given to speed_score: it must be at least 0; pass the "
+            "frames of the whole training"
+        )
+    ends, values = _validated(frames, returns)
+    points = np.arange(every, total_frames + 1, every)
+    finished = np.searchsorted(ends, points, side="right")
+    finished = finished[finished > 0]
+    if not len(finished):
+        return float("nan")
+    return float(np.mean([values[max(0, n - _WINDOW) : n].mean() for n in finished]))
+
+
+def _validated(
+    frames: ArrayLike, returns: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    given = np.asarray(frames)
+    if given.size and given.dtype.kind not in "iu":
+        raise ValueError(
+            f"frames of dtype {given.dtype}: frame counts must be integers; "
+            "pass the frame column of episodes.csv as int"
+        )
+    ends, values = given.astype(np.int64), np.asarray(returns, dtype=np.float64)
+    if ends.ndim != 1 or ends.shape != values.shape:
+        raise ValueError(
+            f"frames of shape {list(ends.shape)} and returns of shape {list(values.shape)}: they "
+            "must be one-dimensional and of equal length; pass one number of each per episode"
+        )
+    if np.any(np.diff(ends) < 0):
+        at = int(np.argmax(np.diff(ends) < 0))
+        raise ValueError(
+            f"frames decreases from {ends[at]} to {ends[at + 1]} at episode {at + 1}: episodes "
+            "must be in the order they ended; sort both by frame"
+        )
+    return ends, values

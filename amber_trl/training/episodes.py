@@ -1,0 +1,178 @@
+"""Finished training episodes, read off collected batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+
+class Episode(NamedTuple):
+    """One finished training episode; a row of ``episodes.csv``.
+
+    Attributes:
+        frame: frames of all environments up to and including the one that ended the episode.
+        episode_return: undiscounted sum of its rewards.
+        length: its frames.
+        terminated: whether the environment ended it.
+        truncated: whether a time limit ended it.
+    """
+
+    frame: int
+    episode_return: float
+    length: int
+    terminated: bool
+    truncated: bool
+
+
+class EpisodeRecorder:
+    """Turns ``[E, T]`` batches into finished episodes, across batch borders.
+
+    Frame ``t`` of environment ``e`` in a batch that starts after ``f`` frames is frame
+    ``f + t * E + e + 1`` of the training, as if the environments were stepped in turn. Returns
+    accumulate in float64. The work per batch is a few vectorised operations on the CPU; only
+    finished episodes are looped over.
+
+    Reads ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and
+    ``("next", "truncated")`` (taken as false where an environment has no time limit), each
+    ``[..., 1]``, and writes nothing. Its state is the frames seen, the unfinished episode of each
+    environment and the returns of the last ``window`` finished ones. It is not
+    :class:`~torchrl.envs.RewardSum`, which adds a running return to every stored frame.
+
+    Args:
+        window: number of last finished episodes that :attr:`mean_return` is over, at least 1.
+
+    Raises:
+        ValueError: if ``window`` is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.training import EpisodeRecorder
+        >>> done = torch.tensor([[False, True], [False, False]])[..., None]
+        >>> batch = TensorDict(
+        ...     {"next": {"reward": torch.ones(2, 2, 1), "done": done, "terminated": done}}, [2, 2]
+        ... )
+        >>> recorder = EpisodeRecorder()
+        >>> recorder.record(batch)
+        [Episode(frame=3, episode_return=2.0, length=2, terminated=True, truncated=False)]
+        >>> recorder.frames, recorder.mean_return
+        (4, 2.0)
+    """
+
+    def __init__(self, *, window: int = 100) -> None:
+        if window < 1:
+            raise ValueError(
+                f"window={window} given to EpisodeRecorder: it must be at least 1; "
+                "pass the number of last episodes to average over"
+            )
+        self.frames = 0
+        self._returns = torch.zeros(0, dtype=torch.float64)
+        self._lengths = torch.zeros(0, dtype=torch.int64)
+        self._last: deque[float] = deque(maxlen=window)
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last ``window`` finished episodes; NaN before the first."""
+        return sum(self._last) / len(self._last) if self._last else float("nan")
+
+    def record(self, batch: TensorDictBase) -> list[Episode]:
+        """Takes in the next batch.
+
+        Args:
+            batch: collected frames, ``[E, T]``, or ``[T]`` for a single environment, in the
+                order collected, with the rewards before any change made for learning.
+
+        Returns:
+            The episodes that ended in it, by frame.
+
+        Raises:
+            ValueError: if the batch has another shape, or another number of environments than
+                the ones before it.
+        """
+        reward, done, terminated, truncated = self._read(batch)
+        num_envs, num_steps = done.shape
+        # Segment k of a lane holds the frames after its k-th end in this batch; the first segment
+        # continues what the last batch left.
+        segment = done.cumsum(1) - done.long()
+        num_segments = int(done.sum(1).max()) + 1
+        returns = reward.new_zeros(num_envs, num_segments)
+        lengths = torch.zeros(num_envs, num_segments, dtype=torch.int64)
+        returns[:, 0], lengths[:, 0] = self._returns, self._lengths
+        returns.scatter_add_(1, segment, reward)
+        lengths.scatter_add_(1, segment, torch.ones_like(segment))
+
+        ends = done.T.nonzero()  # by step, then by environment: the order of frames
+        step, env = ends[:, 0], ends[:, 1]
+        ended = segment[env, step]
+        episodes = [
+            Episode(*values)
+            for values in zip(
+                (self.frames + step * num_envs + env + 1).tolist(),
+                returns[env, ended].tolist(),
+                lengths[env, ended].tolist(),
+                terminated[env, step].tolist(),
+                truncated[env, step].tolist(),
+                strict=True,
+            )
+        ]
+        last = done.sum(1, keepdim=True)
+        self._returns = returns.gather(1, last).squeeze(1)
+        self._lengths = lengths.gather(1, last).squeeze(1)
+        self._last.extend(episode.episode_return for episode in episodes)
+        self.frames += num_envs * num_steps
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position and unfinished episodes, as tensors and numbers that alias nothing."""
+        return {
+            "frames": self.frames,
+            "returns": self._returns.clone(),
+            "lengths": self._lengths.clone(),
+            "last": list(self._last),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved position.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+        """
+        self.frames = int(state["frames"])
+        self._returns = torch.as_tensor(state["returns"], dtype=torch.float64).clone()
+        self._lengths = torch.as_tensor(state["lengths"], dtype=torch.int64).clone()
+        self._last.clear()
+        self._last.extend(float(value) for value in state["last"])
+
+    def _read(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if batch.ndim not in (1, 2) or batch.numel() == 0:
+            raise ValueError(
+                f"batch of shape {list(batch.shape)} given to EpisodeRecorder: it must be [E, T] "
+                "or [T] with at least one frame; pass what the collector yields, before flattening"
+            )
+        following = batch["next"]
+        done = _lanes(following["done"], batch)
+        if not self._returns.numel():
+            self._returns = torch.zeros(len(done), dtype=torch.float64)
+            self._lengths = torch.zeros(len(done), dtype=torch.int64)
+        if len(done) != len(self._returns):
+            raise ValueError(
+                f"batch of {len(done)} environments given to an EpisodeRecorder that has recorded "
+                f"{len(self._returns)}: use one recorder per collector"
+            )
+        truncated = following.get("truncated", None)
+        return (
+            _lanes(following["reward"], batch).to(torch.float64),
+            done,
+            _lanes(following["terminated"], batch),
+            torch.zeros_like(done) if truncated is None else _lanes(truncated, batch),
+        )
+
+
+def _lanes(value: Tensor, batch: TensorDictBase) -> Tensor:
+    # On the CPU, where scatter_add_ is deterministic.
+    return value.detach().cpu().reshape(-1, batch.shape[-1])

@@ -1,0 +1,295 @@
+"""The files that a training run leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from amber_trl.training.episodes import Episode
+
+_PACKAGES = ("amber_trl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "numpy")
+_EPISODE_COLUMNS = ("frame", "return", "length", "terminated", "truncated")
+_LEDGER_COLUMNS = (
+    "importance_ratio",
+    "staleness",
+    "kl",
+    "ess",
+    "num_capped",
+    "num_non_finite",
+    "active",
+    "reason",
+)
+_TABLES = ("episodes.csv", "iterations.csv", "timing.csv")
+_FILES = (*_TABLES, "config.json", "versions.json", "policy.pt", "summary.json")
+
+
+class RunDirectory:
+    """Directory of one training run; everything that is logged goes through it.
+
+    It holds ``config.json`` and ``versions.json`` (written before training), ``episodes.csv``,
+    ``iterations.csv`` and ``timing.csv`` (appended to, and flushed every iteration, so that a
+    kill loses at most one), ``policy.pt`` and ``summary.json`` (written at the end, each by one
+    rename). Floats are written so that reading them back gives the same number, and the
+    wall clock is in ``timing.csv`` and ``summary.json`` only: equal runs leave byte-identical
+    episodes and iterations.
+
+    It is a context manager that closes its files. Not a :class:`torchrl.record.loggers.Logger`,
+    which logs one scalar at a time; TorchRL's TensorBoard logger can be fed beside the tables.
+
+    Args:
+        path: directory, created with its parents.
+        overwrite: remove the files of an earlier run in it. Other files are never touched.
+        tensorboard: also log every iteration to ``path/tensorboard``.
+
+    Raises:
+        FileExistsError: if ``path`` already holds a run and ``overwrite`` is false.
+        NotADirectoryError: if ``path`` is a file.
+        ImportError: if ``tensorboard`` is asked for and not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from amber_trl.training import Episode, RunDirectory
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     with RunDirectory(f"{parent}/run") as run:
+        ...         run.write_config({"seed": 1})
+        ...         run.append_episodes([Episode(200, -0.1, 200, False, True)])
+        ...     print((run.path / "episodes.csv").read_text())
+        frame,return,length,terminated,truncated
+        200,-0.1,200,0,1
+        <BLANKLINE>
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, overwrite: bool = False, tensorboard: bool = False
+    ) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"run directory {self.path}: it is a file; name a directory")
+        held = [self.path / name for name in _FILES if (self.path / name).exists()]
+        held += sorted((self.path / "tensorboard").glob("events.out.tfevents.*"))
+        if held and not overwrite:
+            raise FileExistsError(
+                f"run directory {self.path} already holds a run ({held[0].name}): name another "
+                "directory, or overwrite it (overwrite=True, --overwrite in a recipe)"
+            )
+        logger = _tensorboard_logger(self.path) if tensorboard else None
+        self.path.mkdir(parents=True, exist_ok=True)
+        for file in held:
+            file.unlink()
+        self._logger = logger
+        self._episodes, self._iterations, self._timing = (_Table(self.path / n) for n in _TABLES)
+        self._episodes.start(_EPISODE_COLUMNS)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Writes ``config.json``, and ``versions.json`` beside it.
+
+        Args:
+            config: the effective configuration, plain values by name. Infinity is written as
+                the string ``"inf"``, which ``float`` reads back.
+        """
+        self._write_json("config.json", config)
+        self._write_json("versions.json", _package_versions())
+
+    def append_episodes(self, episodes: Iterable[Episode]) -> None:
+        """Appends finished episodes, in the order given, to ``episodes.csv``.
+
+        Args:
+            episodes: as :meth:`EpisodeRecorder.record` returns them.
+        """
+        for episode in episodes:
+            self._episodes.append(dict(zip(_EPISODE_COLUMNS, episode, strict=True)))
+        self._episodes.flush()
+
+    def append_iteration(
+        self,
+        values: Mapping[str, Any],
+        *,
+        ledger: TensorDictBase | None = None,
+        num_batches: int = 1,
+    ) -> None:
+        """Appends one iteration to ``iterations.csv``, and to TensorBoard if that is on.
+
+        Args:
+            values: numbers or one-element tensors by column; ``frames`` (collected so far) among
+                them. The first call settles the columns. ``None`` leaves a cell empty.
+            ledger: what ``MultiBatchReplayBuffer.refresh`` returned; its main columns are
+                written once per batch age, as ``importance_ratio_0`` and so on.
+            num_batches: ages to write, at least the ledger's; cells of batches that are not
+                stored yet stay empty.
+        """
+        row = dict(values)
+        if ledger is not None:
+            row.update(_ledger_cells(ledger, num_batches))
+        row = {name: _number(value) for name, value in row.items()}
+        self._iterations.append(row)
+        self._iterations.flush()
+        if self._logger is not None:
+            for name, value in row.items():
+                if value is not None and name != "frames":
+                    self._logger.log_scalar(name, value, step=row["frames"])
+
+    def append_timing(self, values: Mapping[str, Any]) -> None:
+        """Appends one iteration's wall-clock measurements to ``timing.csv``.
+
+        Args:
+            values: numbers by column; the first call settles the columns.
+        """
+        self._timing.append({name: _number(value) for name, value in values.items()})
+        self._timing.flush()
+
+    def save_policy(self, contents: Mapping[str, Any]) -> None:
+        """Saves ``policy.pt``, which ``torch.load(..., weights_only=True)`` reads anywhere.
+
+        Args:
+            contents: tensors and plain Python values by name, nested in mappings or lists.
+                Tensors are copied to the CPU.
+        """
+        temporary = self.path / "policy.pt.part"
+        torch.save(_detached(contents), temporary)
+        temporary.replace(self.path / "policy.pt")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes ``summary.json``, with the versions added.
+
+        Args:
+            summary: scores, frames, seconds and the like; NaN is written as ``null``.
+        """
+        self._write_json("summary.json", {**summary, "versions": _package_versions()})
+
+    def positions(self) -> dict[str, int]:
+        """Bytes written so far to each table, by file name: where a resumed run would go on."""
+        return {t.path.name: t.position for t in (self._episodes, self._iterations, self._timing)}
+
+    def close(self) -> None:
+        """Closes all files; what was appended stays."""
+        for table in (self._episodes, self._iterations, self._timing):
+            table.close()
+        if self._logger is not None:
+            self._logger.experiment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        temporary = self.path / f"{name}.part"
+        temporary.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
+        temporary.replace(self.path / name)
+
+
+class _Table:
+    """A CSV file whose columns the first row settles."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._columns: tuple[str, ...] | None = None
+        self._file: TextIO = path.open("w", newline="", encoding="utf-8")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+
+    @property
+    def position(self) -> int:
+        self.flush()
+        return self._file.tell()
+
+    def start(self, columns: Iterable[str]) -> None:
+        self._columns = tuple(columns)
+        self._writer.writerow(self._columns)
+
+    def append(self, row: Mapping[str, int | float | None]) -> None:
+        if self._columns is None:
+            self.start(row)
+        if self._columns != tuple(row):
+            raise ValueError(
+                f"row of columns {list(row)} given to {self.path.name}, whose columns are "
+                f"{list(self._columns or ())}: give every row the same columns in the same "
+                "order, None where there is no value"
+            )
+        self._writer.writerow([int(v) if isinstance(v, bool) else v for v in row.values()])
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:
+    if len(ledger) > num_batches:
+        raise ValueError(
+            f"ledger of {len(ledger)} batches given with num_batches={num_batches}: "
+            "pass the num_batches of the buffer"
+        )
+    cells: dict[str, Any] = {}
+    for name in _LEDGER_COLUMNS:
+        column = ledger[name].tolist()
+        column += [None] * (num_batches - len(column))
+        cells.update((f"{name}_{age}", value) for age, value in enumerate(column))
+    return cells
+
+
+def _number(value: Any) -> int | float | None:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _detached(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_detached(item) for item in value]
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+
+
+def _tensorboard_logger(path: Path) -> Any:
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "tensorboard=True, but the tensorboard package is not installed: "
+            'install it with pip install "amber_trl[tensorboard]", or leave the option out'
+        ) from error
+    from torchrl.record.loggers import TensorboardLogger
+
+    return TensorboardLogger(exp_name="tensorboard", log_dir=str(path))

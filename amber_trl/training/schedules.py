@@ -1,0 +1,183 @@
+"""Linear annealing of the step size, the clip range and the batch drop factor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torchrl.objectives import LossModule
+
+from amber_trl.functional import linear_anneal
+
+if TYPE_CHECKING:
+    from amber_trl.transforms import ISStalenessFilter
+
+_CLIP_BUFFERS = ("clip_epsilon", "clip_epsilon_low", "clip_epsilon_high")
+
+
+class LinearSchedule:
+    r"""Anneals what AMBER anneals, in place, from its initial value to 0.
+
+    Every annealed quantity is
+
+    .. math:: x(f) = x_0 \, \max(0,\, 1 - f / F)
+
+    with :math:`f` the frames collected before this iteration and :math:`F` the total (AMBER,
+    arXiv 1710.04423, section on the experiments: the step size :math:`\beta`, the clip range
+    :math:`\epsilon` and the batch drop factor :math:`\epsilon_b`). The initial values are those
+    that the given objects have when the schedule is made. An infinite drop factor stays infinite.
+
+    Reads and writes: ``lr`` of every parameter group of ``optimizer``, the ``clip_epsilon``
+    buffer of ``loss`` (``clip_epsilon_low`` and ``clip_epsilon_high`` where it was built with two
+    ranges) and ``staleness.drop_factor``. Its state is the initial values and the frames of the
+    last step. It is not a ``torch.optim.lr_scheduler``: it counts frames, not calls, and it does
+    not touch the optimizer's momenta.
+
+    Args:
+        total_frames: frames after which everything is 0, at least 1.
+        optimizer: whose learning rates are annealed; ``None`` leaves them alone.
+        loss: whose clip range is annealed; ``None`` for a loss without one, such as ``A2CLoss``.
+        staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped.
+
+    Raises:
+        ValueError: if ``total_frames`` is below 1.
+        TypeError: if ``loss`` has no clip range.
+
+    Examples:
+        >>> import torch
+        >>> from amber_trl.training import LinearSchedule
+        >>> weight = torch.nn.Parameter(torch.zeros(1))
+        >>> optimizer = torch.optim.Adam([weight], lr=0.5)
+        >>> schedule = LinearSchedule(1000, optimizer=optimizer)
+        >>> schedule.step(250)
+        {'learning_rate': 0.375}
+        >>> optimizer.param_groups[0]["lr"]
+        0.375
+    """
+
+    def __init__(
+        self,
+        total_frames: int,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        loss: LossModule | None = None,
+        staleness: ISStalenessFilter | None = None,
+    ) -> None:
+        if total_frames < 1:
+            raise ValueError(
+                f"total_frames={total_frames} given to LinearSchedule: it must be at least 1; "
+                "pass the number of frames that the whole training collects"
+            )
+        self.total_frames = total_frames
+        self._optimizer, self._loss, self._staleness = optimizer, loss, staleness
+        self._clip_names = () if loss is None else _clip_buffers(loss)
+        self._frames: int | None = None
+        self._initial = self._read()
+
+    def step(self, frames: int) -> dict[str, float]:
+        """Sets every annealed quantity to its value after ``frames`` frames.
+
+        Args:
+            frames: frames collected before this iteration, at least 0. Beyond the total,
+                everything is 0.
+
+        Returns:
+            What was set, by name: ``learning_rate`` (``learning_rate_1`` and so on for further
+            parameter groups), ``clip_epsilon`` and ``drop_factor``.
+
+        Raises:
+            ValueError: if ``frames`` is negative.
+        """
+        if frames < 0:
+            raise ValueError(
+                f"frames={frames} given to LinearSchedule.step: it must be at least 0; "
+                "pass the number of frames collected before this iteration"
+            )
+        self._frames = frames
+        values = {
+            name: linear_anneal(initial, frames, self.total_frames)
+            for name, initial in self._initial.items()
+        }
+        self._write(values)
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Initial values and position, as plain Python numbers that alias nothing."""
+        return {
+            "total_frames": self.total_frames,
+            "frames": self._frames,
+            "initial": dict(self._initial),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved schedule, and sets the values of its last step again.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if it was saved by a schedule of other quantities or another length.
+        """
+        if state["total_frames"] != self.total_frames:
+            raise ValueError(
+                f"state of a schedule over total_frames={state['total_frames']} given to one over "
+                f"total_frames={self.total_frames}: everything is annealed towards the total, so "
+                "it cannot change; build this schedule with the saved total"
+            )
+        if set(state["initial"]) != set(self._initial):
+            raise ValueError(
+                f"state of a schedule of {sorted(state['initial'])} given to one of "
+                f"{sorted(self._initial)}: build it with the same optimizer, loss and staleness"
+            )
+        self._initial = {name: float(state["initial"][name]) for name in self._initial}
+        self._frames = None
+        if state["frames"] is not None:
+            self.step(state["frames"])
+
+    def __repr__(self) -> str:
+        initial = ", ".join(f"{name}={value:g}" for name, value in self._initial.items())
+        return f"{type(self).__name__}(total_frames={self.total_frames}, {initial})"
+
+    def _groups(self) -> dict[str, dict[str, Any]]:
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        return {
+            "learning_rate" if index == 0 else f"learning_rate_{index}": group
+            for index, group in enumerate(groups)
+        }
+
+    def _read(self) -> dict[str, float]:
+        values = {name: float(group["lr"]) for name, group in self._groups().items()}
+        for name in self._clip_names:
+            values[name] = _as_written(getattr(self._loss, name))
+        if self._staleness is not None:
+            values["drop_factor"] = float(self._staleness.drop_factor)
+        return values
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        for name, group in self._groups().items():
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(values[name])
+            else:
+                group["lr"] = values[name]
+        for name in self._clip_names:
+            setattr(self._loss, name, values[name])
+        if self._staleness is not None:
+            self._staleness.drop_factor = values["drop_factor"]
+
+
+def _clip_buffers(loss: LossModule) -> tuple[str, ...]:
+    names = tuple(name for name in _CLIP_BUFFERS if isinstance(getattr(loss, name, None), Tensor))
+    if not names:
+        raise TypeError(
+            f"loss={type(loss).__name__} given to LinearSchedule has no clip_epsilon to anneal: "
+            "pass a ClipPPOLoss or AmberPPOLoss, or leave loss out"
+        )
+    return names
+
+
+def _as_written(value: Tensor) -> float:
+    # A float32 buffer reads 0.4 as 0.4000000059604645; the shortest decimal that gives the same
+    # buffer is the number its user wrote, and annealing that one rounds once instead of twice.
+    return float(str(value.detach().cpu().numpy()))

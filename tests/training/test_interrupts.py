@@ -1,0 +1,37 @@
+import signal
+import threading
+
+import pytest
+
+from amber_trl.training import StopOnInterrupt
+
+
+def test_first_asks_and_second_interrupts() -> None:
+    earlier = signal.getsignal(signal.SIGINT)
+    with StopOnInterrupt() as stop:
+        assert not stop.requested
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is earlier
+
+
+def test_the_handler_leaves_with_the_context() -> None:
+    earlier = signal.getsignal(signal.SIGINT)
+    with StopOnInterrupt():
+        assert signal.getsignal(signal.SIGINT) is not earlier
+    assert signal.getsignal(signal.SIGINT) is earlier
+
+
+def test_another_thread_installs_nothing() -> None:
+    earlier, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with StopOnInterrupt() as stop:
+            seen.append((signal.getsignal(signal.SIGINT), stop.requested))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(earlier, False)]

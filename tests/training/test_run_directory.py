@@ -1,0 +1,140 @@
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from amber_trl.training import Episode, RunDirectory
+
+_COLUMNS = ("importance_ratio", "staleness", "kl", "ess", "num_capped", "num_non_finite")
+
+
+def _ledger(batches: int) -> TensorDict:
+    columns: dict[str, Any] = {name: torch.arange(batches) / 10 for name in _COLUMNS}
+    columns["active"] = torch.arange(batches) < 1
+    columns["reason"] = torch.arange(batches)
+    columns["slot"] = torch.arange(batches)
+    return TensorDict(columns, [batches])
+
+
+def test_config_and_versions_are_plain_text(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "a" / "b") as run:
+        run.write_config({"drop_factor": math.inf, "hidden_sizes": (64, 64), "path": Path("x")})
+        config = json.loads((run.path / "config.json").read_text())
+        assert config == {"drop_factor": "inf", "hidden_sizes": [64, 64], "path": "x"}
+        assert float(config["drop_factor"]) == math.inf
+        versions = json.loads((run.path / "versions.json").read_text())
+    assert {"python", "torch", "torchrl", "amber_trl"} <= set(versions)
+
+
+def test_floats_come_back_exactly(tmp_path: Path) -> None:
+    value = 0.1 + 0.2
+    with RunDirectory(tmp_path) as run:
+        run.append_episodes([Episode(7, value, 3, False, True)])
+        run.append_iteration({"frames": 7, "loss": torch.tensor(0.1)})
+    episodes = (tmp_path / "episodes.csv").read_text().splitlines()
+    assert episodes[0] == "frame,return,length,terminated,truncated"
+    frame, text, length, *ends = episodes[1].split(",")
+    assert (frame, length, ends) == ("7", "3", ["0", "1"])
+    assert float(text) == value
+    row = (tmp_path / "iterations.csv").read_text().splitlines()[1]
+    assert float(row.split(",")[1]) == torch.tensor(0.1).item()
+
+
+def test_rows_are_on_disk_before_close(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.append_episodes([Episode(1, 0.0, 1, True, False)])
+    run.append_iteration({"frames": 1})
+    run.append_timing({"frames": 1, "seconds": 0.5})
+    sizes = {name: (tmp_path / name).stat().st_size for name in run.positions()}
+    assert set(sizes) == {"episodes.csv", "iterations.csv", "timing.csv"}
+    assert sizes == run.positions()
+    assert all(sizes.values())
+    run.close()
+
+
+def test_ledger_columns_wait_for_their_batches(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.append_iteration({"frames": 8}, ledger=_ledger(1), num_batches=2)
+        run.append_iteration({"frames": 16}, ledger=_ledger(2), num_batches=2)
+        with pytest.raises(ValueError, match=r"ledger of 3 batches .*num_batches=2"):
+            run.append_iteration({"frames": 24}, ledger=_ledger(3), num_batches=2)
+    header, first, second = [
+        line.split(",") for line in (tmp_path / "iterations.csv").read_text().splitlines()
+    ]
+    assert header[:3] == ["frames", "importance_ratio_0", "importance_ratio_1"]
+    assert dict(zip(header, first, strict=True))["importance_ratio_1"] == ""
+    cells = dict(zip(header, second, strict=True))
+    assert float(cells["importance_ratio_1"]) == pytest.approx(0.1)
+    assert (cells["active_0"], cells["active_1"], cells["reason_1"]) == ("1", "0", "1")
+    assert "slot_0" not in header
+
+
+def test_columns_cannot_change(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.append_iteration({"frames": 1, "loss": None})
+        with pytest.raises(ValueError, match=r"\['frames', 'entropy'\] given to iterations.csv"):
+            run.append_iteration({"frames": 2, "entropy": 0.0})
+
+
+def test_a_run_is_not_overwritten_unless_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with RunDirectory(tmp_path) as run:
+        run.append_episodes([Episode(1, 0.0, 1, True, False)])
+        run.write_summary({"final_score": 1.0})
+    with pytest.raises(FileExistsError, match=r"already holds a run.*--overwrite"):
+        RunDirectory(tmp_path)
+    assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 2
+    RunDirectory(tmp_path, overwrite=True).close()
+    assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 1
+    assert not (tmp_path / "summary.json").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(NotADirectoryError, match="it is a file"):
+        RunDirectory(tmp_path / "run")
+
+
+def test_policy_loads_without_running_code(tmp_path: Path) -> None:
+    network = nn.Linear(2, 1)
+    with RunDirectory(tmp_path) as run:
+        run.save_policy({"actor": network.state_dict(), "hidden_sizes": (64, 64), "env_id": "x"})
+    saved = torch.load(tmp_path / "policy.pt", weights_only=True)
+    assert saved["hidden_sizes"] == [64, 64]
+    assert torch.equal(saved["actor"]["weight"], network.weight)
+    assert sorted(path.name for path in tmp_path.glob("*.part")) == []
+
+
+def test_summary_has_versions_and_no_nan(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.write_summary({"final_score": math.nan, "frames": 8})
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["final_score"] is None
+    assert summary["versions"]["torch"]
+
+
+def test_tensorboard_is_an_option(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    with RunDirectory(tmp_path, tensorboard=True) as run:
+        run.append_iteration({"frames": 1, "loss": 0.5, "empty": None})
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    with pytest.raises(FileExistsError):
+        RunDirectory(tmp_path)
+    RunDirectory(tmp_path, overwrite=True).close()
+    assert list((tmp_path / "tensorboard").iterdir()) == []
+
+
+def test_missing_tensorboard_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError, match=r"pip install .amber_trl\[tensorboard\]"):
+        RunDirectory(tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,120 @@
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from tensordict.nn import NormalParamExtractor, TensorDictModule
+from torch import nn
+from torchrl.modules import IndependentNormal, ProbabilisticActor, ValueOperator
+from torchrl.objectives import A2CLoss, ClipPPOLoss, LossModule
+
+from amber_trl.training import LinearSchedule
+
+
+def _loss(build: Callable[..., LossModule] = ClipPPOLoss, **options: Any) -> Any:
+    head = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
+    actor = ProbabilisticActor(
+        TensorDictModule(head, ["observation"], ["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        distribution_class=IndependentNormal,
+        return_log_prob=True,
+    )
+    return build(actor, ValueOperator(nn.Linear(3, 1), in_keys=["observation"]), **options)
+
+
+def _optimizer(**options: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam([nn.Parameter(torch.zeros(1))], **options)
+
+
+def _filter(drop_factor: float) -> Any:
+    return SimpleNamespace(drop_factor=drop_factor)
+
+
+def test_everything_is_annealed_in_place() -> None:
+    optimizer, loss, staleness = _optimizer(lr=3e-4), _loss(clip_epsilon=0.4), _filter(0.25)
+    buffer = loss.clip_epsilon
+    schedule = LinearSchedule(1000, optimizer=optimizer, loss=loss, staleness=staleness)
+    for frames, left in ((0, 1.0), (250, 0.75), (500, 0.5), (1000, 0.0), (2000, 0.0)):
+        values = schedule.step(frames)
+        assert values == pytest.approx(
+            {"learning_rate": 3e-4 * left, "clip_epsilon": 0.4 * left, "drop_factor": 0.25 * left}
+        )
+        assert optimizer.param_groups[0]["lr"] == values["learning_rate"]
+        assert loss.clip_epsilon is buffer
+        assert buffer.item() == pytest.approx(values["clip_epsilon"])
+        assert staleness.drop_factor == values["drop_factor"]
+
+
+def test_clip_range_is_the_written_number_not_its_float32_neighbour() -> None:
+    schedule = LinearSchedule(1000, loss=_loss(clip_epsilon=0.4))
+    assert schedule.step(0)["clip_epsilon"] == 0.4
+    assert schedule.step(500)["clip_epsilon"] == 0.2
+
+
+def test_infinite_drop_factor_stays_infinite_until_the_end() -> None:
+    staleness = _filter(math.inf)
+    schedule = LinearSchedule(10, staleness=staleness)
+    for frames in (0, 5, 10, 11):
+        assert schedule.step(frames) == {"drop_factor": math.inf}
+    assert staleness.drop_factor == math.inf
+
+
+def test_asymmetric_ranges_and_several_groups() -> None:
+    first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([first], lr=1.0)
+    optimizer.add_param_group({"params": [second], "lr": 0.5})
+    schedule = LinearSchedule(10, optimizer=optimizer, loss=_loss(clip_epsilon=(0.2, 0.4)))
+    assert schedule.step(5) == {
+        "learning_rate": 0.5,
+        "learning_rate_1": 0.25,
+        "clip_epsilon_low": 0.1,
+        "clip_epsilon_high": 0.2,
+    }
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.25]
+
+
+def test_a_learning_rate_tensor_is_filled_in_place() -> None:
+    rate = torch.tensor(0.1)
+    optimizer = _optimizer(lr=rate)
+    LinearSchedule(10, optimizer=optimizer).step(5)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.05)
+
+
+def test_state_goes_over_to_a_schedule_made_later() -> None:
+    saved = LinearSchedule(100, optimizer=_optimizer(lr=0.2), staleness=_filter(0.5))
+    saved.step(40)
+    optimizer, staleness = _optimizer(lr=0.12), _filter(0.3)
+    loaded = LinearSchedule(100, optimizer=optimizer, staleness=staleness)
+    state = saved.state_dict()
+    loaded.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 0.2 * (1 - 40 / 100)
+    assert staleness.drop_factor == 0.5 * (1 - 40 / 100)
+    assert loaded.step(70) == saved.step(70)
+    assert state["frames"] == 40  # no alias
+
+
+def test_state_of_another_schedule_is_refused() -> None:
+    schedule = LinearSchedule(100, optimizer=_optimizer(lr=0.2))
+    with pytest.raises(ValueError, match=r"total_frames=50 .*total_frames=100"):
+        schedule.load_state_dict(LinearSchedule(50, optimizer=_optimizer()).state_dict())
+    with pytest.raises(ValueError, match=r"\['drop_factor'\] given to one of \['learning_rate'\]"):
+        schedule.load_state_dict(LinearSchedule(100, staleness=_filter(0.1)).state_dict())
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match=r"total_frames=0 .*at least 1"):
+        LinearSchedule(0)
+    with pytest.raises(ValueError, match=r"frames=-1 .*at least 0"):
+        LinearSchedule(10).step(-1)
+    with pytest.raises(TypeError, match=r"loss=A2CLoss .*no clip_epsilon"):
+        LinearSchedule(10, loss=_loss(cast(Any, A2CLoss)))
+
+
+def test_repr_names_the_initial_values() -> None:
+    schedule = LinearSchedule(10, optimizer=_optimizer(lr=3e-4), staleness=_filter(0.25))
+    assert repr(schedule) == (
+        "LinearSchedule(total_frames=10, learning_rate=0.0003, drop_factor=0.25)"
+    )
