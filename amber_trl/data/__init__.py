@@ -1,1 +1,17 @@
-"""data"""
+"""Replay of whole on-policy batches."""
+
+from amber_trl.data.multi_batch import MultiBatchReplayBuffer
+from amber_trl.data.samplers import (
+    AdaptiveMinibatchSampler,
+    EpisodicMinibatchSampler,
+    MultiBatchSampler,
+)
+from amber_trl.data.writers import MultiBatchWriter
+
+__all__ = [
+    "AdaptiveMinibatchSampler",
+    "EpisodicMinibatchSampler",
+    "MultiBatchReplayBuffer",
+    "MultiBatchSampler",
+    "MultiBatchWriter",
+]

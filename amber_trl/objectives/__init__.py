@@ -1,1 +1,5 @@
-"""objectives"""
+"""Losses."""
+
+from amber_trl.objectives.ppo import AmberPPOLoss
+
+__all__ = ["AmberPPOLoss"]

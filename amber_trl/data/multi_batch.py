@@ -1,0 +1,398 @@
+"""A replay buffer of the last ``L`` on-policy batches, written and judged whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torchrl.data import (
+    LazyTensorStorage,
+    SamplerWithoutReplacement,
+    Storage,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
+from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.envs import Transform
+
+from amber_trl.data.samplers import (
+    AdaptiveMinibatchSampler,
+    MultiBatchSampler,
+    storage_device,
+)
+from amber_trl.data.validation import (
+    check_divides,
+    check_finite_frames,
+    check_positive,
+    flatten_batch,
+    select_keys,
+)
+from amber_trl.data.writers import MultiBatchWriter
+from amber_trl.transforms.staleness import ISStalenessFilter
+
+__all__ = ["MultiBatchReplayBuffer"]
+
+_REFUSED = {
+    "batch_size": "it is minibatch_size times the batches in use",
+    "writer": "whole batches are written by its own MultiBatchWriter",
+    "prefetch": "prefetched minibatches would come from before a refresh",
+    "dim_extend": "[E, T] batches are flattened environment by environment",
+}
+
+
+class MultiBatchReplayBuffer(TensorDictReplayBuffer):
+    r"""Keeps the last :math:`L` on-policy batches and samples from those still in use.
+
+    The replay memory of Algorithm 1 of the AMBER paper
+    (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Once per iteration, :meth:`extend`
+    stores a whole batch of :math:`N` frames in place of the oldest, and :meth:`refresh` has the
+    staleness filter judge every stored batch; then each ``for minibatch in replay`` is one epoch:
+    one pass over the :math:`k` active batches in :math:`N / M_{PPO}` minibatches of
+    :math:`M_{PPO} k` frames. Before ``L`` batches are stored, those that are count.
+
+    It is a :class:`torchrl.data.TensorDictReplayBuffer` over an ordinary one-dimensional storage
+    of ``L * N`` rows. It differs in that it writes whole batches only, that :meth:`extend` and
+    :meth:`refresh` end a running epoch (where ``SamplerWithoutReplacement`` keeps a left-over),
+    and that the minibatch grows with the batches in use. Memory is that of ``L * N`` frames of the
+    keys kept.
+
+    Without ``staleness`` every stored batch is in use (the paper's MBER), and with
+    ``num_batches=1`` this is the buffer of plain PPO.
+
+    Args:
+        num_batches: ``L``, the batches kept.
+        frames_per_batch: ``N``, the frames of one batch.
+        minibatch_size: ``M_PPO``, frames of a minibatch per batch in use; divides ``N``.
+
+    Keyword Args:
+        staleness: the filter that :meth:`refresh` asks. Held, not part of the buffer's state.
+        keys: the keys to keep of the batches given. Defaults to all that came with the first.
+        storage: a storage (or a function that makes one) of ``max_size`` ``L * N``.
+            Defaults to ``LazyTensorStorage``.
+        sampler: Defaults to :class:`~amber_trl.data.AdaptiveMinibatchSampler`.
+        generator: source of the minibatches. Defaults to a new one on the storage's device,
+            seeded from torch's global generator.
+        transform: a transform of minibatches, as in any TorchRL buffer. :meth:`refresh` applies it
+            to the stored batches too.
+        check_finite: refuse a batch with a NaN or an infinity in any floating key.
+        **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
+
+    Raises:
+        TypeError: if an argument is one that this buffer refuses or does not know.
+        ValueError: if a number is out of range or does not divide, the storage has another
+            size, or the sampler does not fit.
+
+    Examples:
+        >>> replay = MultiBatchReplayBuffer(num_batches=8, frames_per_batch=64, minibatch_size=16)
+        >>> for iteration in range(3):
+        ...     index = replay.extend(TensorDict({"reward": torch.randn(4, 16, 1)}, [4, 16]))
+        >>> len(replay), replay.num_active, replay.batch_size
+        (192, 3, 48)
+        >>> len([minibatch for minibatch in replay])
+        4
+    """
+
+    def __init__(
+        self,
+        num_batches: int,
+        frames_per_batch: int,
+        minibatch_size: int,
+        *,
+        staleness: ISStalenessFilter | None = None,
+        keys: Sequence[NestedKey] | None = None,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: Sampler | None = None,
+        generator: torch.Generator | None = None,
+        transform: Transform | Callable[[Any], Any] | None = None,
+        check_finite: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        for name in kwargs.keys() & _REFUSED.keys():
+            raise TypeError(f"MultiBatchReplayBuffer takes no {name}=: {_REFUSED[name]}")
+        if unknown := kwargs.keys() - {"collate_fn", "pin_memory", "checkpointer"}:
+            raise TypeError(f"MultiBatchReplayBuffer takes no {sorted(unknown)}")
+        self.num_batches = check_positive("num_batches", num_batches)
+        self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
+        check_divides("minibatch_size", minibatch_size, frames_per_batch)
+        if staleness is not None and not isinstance(staleness, ISStalenessFilter):
+            raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
+        self.staleness = staleness
+        self.keys = None if keys is None else list(keys)
+        self.check_finite = check_finite
+        self._epoch_number = 0
+        self._needs_refresh = staleness is not None
+        self._check_sampler(sampler)
+        _refuse_filter(transform)
+        storage = self._check_storage(storage)
+        super().__init__(
+            storage=storage,
+            sampler=sampler or AdaptiveMinibatchSampler(frames_per_batch),
+            writer=MultiBatchWriter(frames_per_batch),
+            batch_size=minibatch_size,
+            generator=generator or _new_generator(storage),
+            transform=transform,
+            **kwargs,
+        )
+
+    @property
+    def num_active(self) -> int:
+        """Number of batches in use: all that are stored, or those :meth:`refresh` left in."""
+        if isinstance(self._sampler, MultiBatchSampler):
+            return self._sampler.num_active(self._storage)
+        return len(self) // self.frames_per_batch
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the current minibatch: ``minibatch_size`` times the batches in use."""
+        if isinstance(self._sampler, MultiBatchSampler):
+            return self._sampler.minibatch_size(self._batch_size, max(1, self.num_active))
+        return self._batch_size
+
+    @property
+    def age(self) -> Tensor:
+        """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 the newest."""
+        return self._writer.age
+
+    def extend(self, tensordict: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
+        """Store a batch in place of the oldest, and end a running epoch.
+
+        Args:
+            tensordict: ``[N]`` or ``[E, T]`` with ``E * T = N`` frames, which is stored
+                environment by environment. It is not changed.
+            update_priority: as in ``torchrl.data.TensorDictReplayBuffer``.
+
+        Returns:
+            ``int64`` ``[N]``, the rows written.
+
+        Raises:
+            TypeError: if ``tensordict`` is no TensorDict.
+            ValueError: if the number of frames is not ``N``, a floating key is not finite, or
+                shapes or dtypes are not those stored.
+            KeyError: if a key is missing, or one is there that earlier batches did not have.
+                Whatever is raised, the buffer is as it was.
+        """
+        frames = flatten_batch(tensordict, self.frames_per_batch)
+        if self.check_finite:
+            check_finite_frames(frames)
+        if self.keys is not None:
+            frames = select_keys(frames, self.keys)
+        if self.staleness is not None:
+            self.staleness.check_frames(frames)
+        index = super().extend(frames.copy(), update_priority=update_priority)
+        self._end_epoch()
+        self._needs_refresh = self.staleness is not None
+        return index
+
+    def add(self, data: Any) -> int:
+        """Refused: this buffer stores whole batches.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("MultiBatchReplayBuffer stores whole batches: use extend, not add")
+
+    def refresh(self) -> TensorDict:
+        """Measure every stored batch under the current actor, and use the fresh ones.
+
+        Call it after :meth:`extend` and before the iteration's first update. It ends a running
+        epoch.
+
+        Returns:
+            The ledger of :meth:`~amber_trl.transforms.ISStalenessFilter.measure` with ``slot``,
+            newest batch first: row ``l`` is the batch of age ``l``.
+
+        Raises:
+            RuntimeError: if there is no filter, or nothing is stored.
+        """
+        if self.staleness is None:
+            raise RuntimeError(
+                "refresh() without a staleness filter: build the buffer with staleness="
+                "ISStalenessFilter(actor), or leave refresh out to use every stored batch"
+            )
+        if not len(self):
+            raise RuntimeError("refresh() of an empty buffer: extend it with a batch first")
+        stored = self[:].reshape(-1, self.frames_per_batch)
+        age = self.age
+        ledger = self.staleness.measure(stored, age.to(stored.device or age.device))
+        ledger["slot"] = torch.arange(len(age), device=ledger["age"].device)
+        ledger = ledger[ledger["age"].argsort()]
+        self._sampler.set_active(ledger["slot"][ledger["active"]])
+        self._end_epoch()
+        self._needs_refresh = False
+        return ledger
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+    ) -> Any:
+        """The next minibatch of the epoch, as in any TorchRL buffer.
+
+        Args:
+            batch_size: frames per batch in use instead of ``minibatch_size``.
+            return_info: whether to return ``(minibatch, info)``.
+            include_info: as in ``torchrl.data.TensorDictReplayBuffer``.
+
+        Returns:
+            A TensorDict ``[minibatch_size * active]`` with the rows sampled under ``"index"``.
+
+        Raises:
+            RuntimeError: if nothing is stored, or a filter is set and :meth:`refresh` has not been
+                called since the last :meth:`extend` or load.
+        """
+        if self._needs_refresh and len(self):
+            raise RuntimeError(
+                "sampling before refresh(): a batch was stored or loaded since the staleness of "
+                "the batches was measured; call refresh() once after extend()"
+            )
+        return super().sample(batch_size, return_info, include_info)
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        """One fresh epoch; it ends early when the buffer is extended, refreshed or loaded."""
+        self._end_epoch()
+        number = self._epoch_number
+        while True:
+            yield self.sample()
+            if self._sampler.ran_out or number != self._epoch_number:
+                return
+
+    def can_sample(self, batch_size: int | None = None) -> bool:
+        """Whether :meth:`sample` would return a minibatch."""
+        return not self._needs_refresh and super().can_sample(batch_size)
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget every batch."""
+        super().empty(empty_write_count)
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        self._epoch_number += 1
+        if isinstance(self._sampler, MultiBatchSampler):
+            self._sampler.discard_epoch()
+        elif isinstance(self._sampler, SamplerWithoutReplacement):
+            self._sampler._empty()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of storage, writer (ages), sampler (activity, epoch) and generator.
+
+        It shares no memory with the buffer, and holds nothing of the staleness filter.
+        """
+        return deepcopy(super().state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`; with a filter, sampling then raises until :meth:`refresh`.
+
+        Raises:
+            ValueError: if the state is of a buffer of another size.
+        """
+        self._writer.check_state(state_dict["_writer"])
+        with self._loading():
+            super().load_state_dict(state_dict)
+
+    def loads(self, path: str | Path) -> None:
+        """Restore what ``dumps`` wrote; with a filter, sampling then raises until :meth:`refresh`.
+
+        Raises:
+            ValueError: if it is of a buffer of another size.
+        """
+        self._writer.check_state(MultiBatchWriter.read(Path(path) / "writer"))
+        with self._loading():
+            super().loads(path)
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Use another sampler, with this buffer's generator, and return the previous one.
+
+        Raises:
+            ValueError: if the sampler does not fit this buffer.
+        """
+        self._check_sampler(sampler)
+        previous = super().set_sampler(sampler)
+        self.set_rng(self._rng)
+        self._end_epoch()
+        self._needs_refresh = self.staleness is not None
+        return previous
+
+    def set_writer(self, writer: Any) -> Any:
+        """Refused: whole batches are written by the buffer's own writer.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"MultiBatchReplayBuffer takes no writer: {_REFUSED['writer']}")
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> Any:
+        """Append a transform of minibatches, as in any TorchRL buffer.
+
+        Raises:
+            TypeError: if it is a staleness filter, which is given as ``staleness=``.
+        """
+        _refuse_filter(transform)
+        return super().append_transform(transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Any:
+        """Insert a transform of minibatches, as in any TorchRL buffer.
+
+        Raises:
+            TypeError: if it is a staleness filter, which is given as ``staleness=``.
+        """
+        _refuse_filter(transform)
+        return super().insert_transform(index, transform, invert=invert)
+
+    def _check_sampler(self, sampler: Sampler | None) -> None:
+        if sampler is None:
+            return
+        if self.staleness is not None and not callable(getattr(sampler, "set_active", None)):
+            raise ValueError(
+                f"sampler of type {type(sampler).__name__} has no set_active, so it cannot leave "
+                "out what staleness= drops: use AdaptiveMinibatchSampler, or no staleness"
+            )
+        frames = getattr(sampler, "frames_per_batch", self.frames_per_batch)
+        if frames != self.frames_per_batch:
+            raise ValueError(
+                f"sampler of frames_per_batch={frames} given to a buffer of frames_per_batch="
+                f"{self.frames_per_batch}: build the sampler with the buffer's number"
+            )
+
+    def _check_storage(self, storage: Storage | Callable[[], Storage] | None) -> Storage:
+        rows = self.num_batches * self.frames_per_batch
+        if storage is None:
+            return LazyTensorStorage(rows)
+        made = storage if isinstance(storage, Storage) else storage()
+        if not isinstance(made, TensorStorage) or made.ndim != 1 or made.max_size != rows:
+            raise ValueError(
+                f"storage {type(made).__name__}(max_size={getattr(made, 'max_size', None)}, "
+                f"ndim={getattr(made, 'ndim', None)}): give a one-dimensional tensor storage of "
+                f"num_batches * frames_per_batch = {rows} rows, such as LazyTensorStorage({rows})"
+            )
+        return made
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """Keep the generator object, of which others may hold a reference, and its new state."""
+        generator = self._rng
+        yield
+        generator.set_state(self._rng.get_state())
+        self.set_rng(generator)
+        self._epoch_number += 1
+        self._needs_refresh = self.staleness is not None
+
+
+def _refuse_filter(transform: Any) -> None:
+    modules = transform.modules() if isinstance(transform, nn.Module) else ()
+    if any(isinstance(module, ISStalenessFilter) for module in modules):
+        raise TypeError(
+            "ISStalenessFilter given as a transform, where it would see minibatches only: give it "
+            "to MultiBatchReplayBuffer as staleness="
+        )
+
+
+def _new_generator(storage: Storage) -> torch.Generator:
+    generator = torch.Generator(device=storage_device(storage))
+    return generator.manual_seed(int(torch.randint(2**63 - 1, ()).item()))

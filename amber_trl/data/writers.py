@@ -1,0 +1,129 @@
+"""A writer of whole batches, which knows the age of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import RoundRobinWriter
+
+from amber_trl.data.samplers import storage_device
+from amber_trl.data.validation import check_layout, check_positive, flatten_batch
+
+__all__ = ["MultiBatchWriter"]
+
+
+class MultiBatchWriter(RoundRobinWriter):
+    """Overwrites the oldest batch of a storage with a new one, never a part of it.
+
+    TorchRL's ``RoundRobinWriter`` writes as many rows as come, so that one short batch shifts all
+    later ones across the slots. This one refuses a batch of another size or layout before it
+    touches the storage. Its state is the position of the next batch, from which every age follows.
+
+    Args:
+        frames_per_batch: ``N``, the rows of one batch.
+
+    Raises:
+        ValueError: if ``frames_per_batch`` is not a positive integer.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> writer = MultiBatchWriter(frames_per_batch=2)
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(6), writer=writer, batch_size=1
+        ... )
+        >>> for step in range(4):
+        ...     index = buffer.extend(TensorDict({"step": torch.full((2,), step)}, [2]))
+        >>> buffer[:]["step"], writer.age
+        (tensor([3, 3, 1, 1, 2, 2]), tensor([0, 2, 1]))
+    """
+
+    def __init__(self, frames_per_batch: int) -> None:
+        super().__init__()
+        self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
+
+    @property
+    def age(self) -> Tensor:
+        """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 the newest."""
+        slots = torch.arange(
+            len(self._storage) // self.frames_per_batch, device=storage_device(self._storage)
+        )
+        newest = self._cursor // self.frames_per_batch - 1
+        return (newest - slots) % self._num_batches
+
+    @property
+    def _num_batches(self) -> int:
+        return self._storage.max_size // self.frames_per_batch
+
+    def extend(self, data: TensorDictBase) -> Tensor:
+        """Write a batch of ``frames_per_batch`` rows.
+
+        Returns:
+            ``int64`` ``[frames_per_batch]``, the rows written.
+
+        Raises:
+            TypeError: if ``data`` is no TensorDict.
+            ValueError: if it has another number of rows, or other shapes or dtypes than stored.
+            KeyError: if it has other keys than stored.
+        """
+        data = flatten_batch(data, self.frames_per_batch)
+        if len(self._storage):
+            check_layout(data, self._storage.get(slice(0, 1)))
+        return super().extend(data)
+
+    def add(self, data: Any) -> int:
+        """Refused: single rows are no batch.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("MultiBatchWriter writes whole batches: use extend, not add")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the next batch and the size of the buffer it is a position in."""
+        return super().state_dict() | {
+            "frames_per_batch": self.frames_per_batch,
+            "num_batches": self._num_batches,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            ValueError: if it is of a buffer of another size.
+        """
+        self.check_state(state_dict)
+        super().load_state_dict(state_dict)
+
+    def check_state(self, state_dict: dict[str, Any]) -> None:
+        """Raise ``ValueError`` if a state is of a buffer of another size."""
+        for name, own in (
+            ("frames_per_batch", self.frames_per_batch),
+            ("num_batches", self._num_batches),
+        ):
+            if state_dict[name] != own:
+                raise ValueError(
+                    f"state of {name}={state_dict[name]} given to a buffer of {name}={own}: "
+                    f"build the buffer with {name}={state_dict[name]}"
+                )
+
+    def dumps(self, path: str | Path) -> None:
+        """Write :meth:`state_dict` to ``path/writer.json``."""
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "writer.json").write_text(json.dumps(self.state_dict()))
+
+    def loads(self, path: str | Path) -> None:
+        """Restore what :meth:`dumps` wrote."""
+        self.load_state_dict(self.read(path))
+
+    @staticmethod
+    def read(path: str | Path) -> dict[str, Any]:
+        """The state that :meth:`dumps` wrote."""
+        state: dict[str, Any] = json.loads((Path(path) / "writer.json").read_text())
+        return state

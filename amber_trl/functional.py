@@ -1,0 +1,253 @@
+"""The paper's equations, and those of its successors, that TorchRL does not already compute.
+
+Pure functions of tensors. A *log-ratio* is ``log pi_new(a|s) - log pi_old(a|s)``, one per frame,
+where ``pi_old`` is the behaviour policy that collected the frame. The paper is Han & Sung,
+*AMBER: Adaptive Multi-Batch Experience Replay for Continuous Action Control*
+(`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "average_importance_ratio",
+    "check_drop_factor",
+    "effective_sample_size",
+    "is_stale",
+    "kl_estimate",
+    "linear_anneal",
+    "mean_abs_deviation",
+    "per_dimension_deviation",
+]
+
+
+def average_importance_ratio(log_ratio: Tensor, dim: int = -1) -> Tensor:
+    r"""Batch average importance weight, the paper's measure of how old a batch is.
+
+    .. math:: R' = \frac{1}{N} \sum_n \left(1 + |1 - e^{x_n}|\right)
+
+    with :math:`x_n` the log-ratios (Section 4 of the paper, where the sum stops one frame short of
+    its own ``1/N``; here it runs over all ``N``). It is 1 when the two policies agree on every
+    frame, and twice the total variation distance above 1 in expectation.
+
+    Args:
+        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
+        dim: the dimension of the ``N`` frames. Defaults to the last.
+
+    Returns:
+        ``R'``, of ``log_ratio``'s shape without ``dim``; at least 1, or not finite where a ratio
+        is not.
+
+    Raises:
+        ValueError: if ``log_ratio`` is not floating or has no frames.
+
+    Examples:
+        >>> average_importance_ratio(torch.tensor([0.5, 1.0, 3.0]).log())
+        tensor(1.8333)
+    """
+    return 1 + mean_abs_deviation(log_ratio, dim)
+
+
+def mean_abs_deviation(log_ratio: Tensor, dim: int = -1) -> Tensor:
+    r"""Mean distance of the importance ratio from 1: :math:`d = \frac1N \sum_n |e^{x_n} - 1|`.
+
+    This is ``R' - 1`` of :func:`average_importance_ratio`, computed without the cancellation of
+    the subtraction.
+
+    Args:
+        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
+        dim: the dimension of the ``N`` frames. Defaults to the last.
+
+    Returns:
+        ``d >= 0``, of ``log_ratio``'s shape without ``dim``.
+
+    Raises:
+        ValueError: if ``log_ratio`` is not floating or has no frames.
+
+    Examples:
+        >>> mean_abs_deviation(torch.tensor([0.5, 1.0, 3.0]).log())
+        tensor(0.8333)
+    """
+    _check_log_ratio(log_ratio, dim)
+    return torch.expm1(log_ratio).abs().mean(dim)
+
+
+def per_dimension_deviation(log_ratio: Tensor) -> Tensor:
+    r"""Mean distance from 1 of the ratios of single action dimensions.
+
+    .. math:: d = \frac{1}{N D} \sum_{n,k} |e^{x_{n,k}} - 1|
+
+    The measure of the successor method DISC (Han & Sung, *Dimension-Wise Importance Sampling
+    Weight Clipping for Sample-Efficient Reinforcement Learning*,
+    `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_), which does not grow with the number
+    of action dimensions as the ratio of the whole action does.
+
+    Args:
+        log_ratio: ``[..., N, D]`` log-ratios of each of the ``D`` action dimensions.
+
+    Returns:
+        ``d >= 0``, of shape ``[...]``.
+
+    Raises:
+        ValueError: if ``log_ratio`` is not floating, has fewer than two dimensions, or no frames.
+
+    Examples:
+        >>> per_dimension_deviation(torch.tensor([[0.5, 1.0], [1.0, 3.0]]).log())
+        tensor(0.6250)
+    """
+    if log_ratio.ndim < 2:
+        raise ValueError(
+            f"log_ratio of shape {tuple(log_ratio.shape)}: expected [..., frames, action "
+            "dimensions]; for one ratio per frame use mean_abs_deviation"
+        )
+    return mean_abs_deviation(log_ratio.flatten(-2))
+
+
+def kl_estimate(log_ratio: Tensor, dim: int = -1) -> Tensor:
+    r"""Estimate of :math:`KL(\pi_{old} \| \pi_{new})` from actions of the old policy.
+
+    .. math:: \frac1N \sum_n \left(e^{x_n} - 1 - x_n\right)
+
+    Unbiased and never negative (Schulman, *Approximating KL Divergence*, 2020).
+
+    Args:
+        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
+        dim: the dimension of the ``N`` frames. Defaults to the last.
+
+    Returns:
+        The estimate in nats, of ``log_ratio``'s shape without ``dim``.
+
+    Raises:
+        ValueError: if ``log_ratio`` is not floating or has no frames.
+
+    Examples:
+        >>> kl_estimate(torch.tensor([0.5, 1.0, 3.0]).log())
+        tensor(0.3648)
+    """
+    _check_log_ratio(log_ratio, dim)
+    return (torch.expm1(log_ratio) - log_ratio).mean(dim)
+
+
+def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
+    r"""Effective share of the samples under importance weights, Kish's :math:`ESS / N`.
+
+    .. math:: \frac{\left(\sum_n e^{x_n}\right)^2}{N \sum_n e^{2 x_n}}
+
+    Computed in log space, so that no ratio overflows. It does not change when all ratios are
+    multiplied by one number: a batch whose ratios are all 5 has an effective share of 1.
+
+    Args:
+        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
+        dim: the dimension of the ``N`` frames. Defaults to the last.
+
+    Returns:
+        A share in ``(0, 1]``, of ``log_ratio``'s shape without ``dim``.
+
+    Raises:
+        ValueError: if ``log_ratio`` is not floating or has no frames.
+
+    Examples:
+        >>> effective_sample_size(torch.tensor([0.5, 1.0, 3.0]).log())
+        tensor(0.6585)
+    """
+    _check_log_ratio(log_ratio, dim)
+    frames = log_ratio.shape[dim]
+    log_ess = 2 * log_ratio.logsumexp(dim) - (2 * log_ratio).logsumexp(dim)
+    return (log_ess - math.log(frames)).exp()
+
+
+def is_stale(staleness: Tensor, drop_factor: float) -> Tensor:
+    r"""Whether a batch of this staleness is left out: :math:`d > \epsilon_b`, or not finite.
+
+    Algorithm 1 of the paper, line 7: a batch is inactive when ``R' > 1 + eps_b``, that is
+    ``d > eps_b``. A staleness that is not finite counts as stale, which the paper leaves open.
+
+    Args:
+        staleness: ``d``, of any shape.
+        drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch, whatever its ``d``.
+
+    Returns:
+        A boolean tensor of ``staleness``'s shape.
+
+    Raises:
+        ValueError: if ``drop_factor`` is negative or NaN.
+
+    Examples:
+        >>> is_stale(torch.tensor([0.0, 0.25, 0.26, torch.nan]), 0.25)
+        tensor([False, False,  True,  True])
+    """
+    check_drop_factor(drop_factor)
+    if math.isinf(drop_factor):
+        return torch.zeros_like(staleness, dtype=torch.bool)
+    return ~(staleness.isfinite() & (staleness <= drop_factor))
+
+
+def check_drop_factor(drop_factor: float) -> float:
+    """Return ``drop_factor`` as a float if it lies in ``[0, inf]``.
+
+    Args:
+        drop_factor: the batch drop factor ``eps_b``.
+
+    Returns:
+        The same number.
+
+    Raises:
+        ValueError: if it is negative, NaN or no number.
+
+    Examples:
+        >>> check_drop_factor(0.25)
+        0.25
+    """
+    if isinstance(drop_factor, bool) or not isinstance(drop_factor, int | float):
+        raise ValueError(
+            f"drop_factor={drop_factor!r} is no number: give one in [0, inf], inf keeping all"
+        )
+    if not drop_factor >= 0:
+        raise ValueError(
+            f"drop_factor={drop_factor} is out of range: give one in [0, inf], 0.25 being the "
+            "paper's and inf keeping every batch"
+        )
+    return float(drop_factor)
+
+
+def linear_anneal(initial: float, frames: int, total_frames: int) -> float:
+    r"""Linear annealing to 0: :math:`x_0 \max(0, 1 - f / F)`.
+
+    The schedule of the paper's step size, clip range and drop factor.
+
+    Args:
+        initial: the value at frame 0; ``inf`` stays ``inf``.
+        frames: frames collected before this iteration, at least 0.
+        total_frames: frames at which the value reaches 0, at least 1.
+
+    Returns:
+        The annealed value.
+
+    Raises:
+        ValueError: if ``frames`` or ``total_frames`` is out of range.
+
+    Examples:
+        >>> linear_anneal(0.4, 250_000, 1_000_000)
+        0.30000000000000004
+    """
+    if total_frames < 1:
+        raise ValueError(f"total_frames={total_frames} is out of range: give at least 1")
+    if frames < 0:
+        raise ValueError(f"frames={frames} is out of range: give the frames collected, at least 0")
+    if math.isinf(initial):
+        return initial
+    return initial * max(0.0, 1 - frames / total_frames)
+
+
+def _check_log_ratio(log_ratio: Tensor, dim: int) -> None:
+    if not log_ratio.is_floating_point():
+        raise ValueError(f"log_ratio of dtype {log_ratio.dtype}: give a floating tensor")
+    if log_ratio.ndim == 0 or log_ratio.shape[dim] == 0:
+        raise ValueError(
+            f"log_ratio of shape {tuple(log_ratio.shape)} has no frames in dim={dim}: "
+            "give at least one"
+        )

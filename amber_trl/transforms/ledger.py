@@ -1,0 +1,90 @@
+"""The ledger: what was measured of every batch, and what became of it."""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from amber_trl.functional import (
+    average_importance_ratio,
+    effective_sample_size,
+    is_stale,
+    kl_estimate,
+)
+
+__all__ = ["Reason"]
+
+
+class Reason(IntEnum):
+    """Why a batch is in use or not, the ``reason`` column of the ledger.
+
+    Examples:
+        >>> Reason(2).name
+        'STALE'
+    """
+
+    FRESH = 0
+    """In use: its staleness is within the drop factor."""
+    NEWEST = 1
+    """In use although stale, as the newest batch always is."""
+    STALE = 2
+    """Not in use: its staleness exceeds the drop factor."""
+    NON_FINITE = 3
+    """Not in use: its staleness is not finite."""
+    UNLIMITED = 4
+    """In use although its staleness is not finite, as ``drop_factor=inf`` keeps every batch."""
+
+
+def make_ledger(
+    log_ratio: Tensor,
+    staleness: Tensor,
+    age: Tensor | None,
+    *,
+    drop_factor: float,
+    max_importance_ratio: float,
+    report_only: bool,
+) -> TensorDict:
+    """Judge batches by their staleness and put all that is known of them in a TensorDict.
+
+    Args:
+        log_ratio: ``[batches, frames]``.
+        staleness: ``d``, ``[batches]``.
+        age: ``int64`` ``[batches]``, 0 the newest; ``None`` where unknown.
+        drop_factor: ``eps_b``.
+        max_importance_ratio: frames whose ratio is above it are counted as capped.
+        report_only: if ``True``, every batch is active.
+
+    Returns:
+        One row per batch, in the order given; ``age`` only where it is known.
+    """
+    reason = _verdicts(staleness, age, drop_factor)
+    in_use = (reason != Reason.STALE) & (reason != Reason.NON_FINITE)
+    columns = {
+        "importance_ratio": average_importance_ratio(log_ratio),
+        "staleness": staleness,
+        "kl": kl_estimate(log_ratio),
+        "ess": effective_sample_size(log_ratio),
+        "max_log_ratio": log_ratio.amax(-1),
+        "num_capped": (log_ratio > math.log(max_importance_ratio)).sum(-1),
+        "num_non_finite": (~log_ratio.exp().isfinite()).sum(-1),
+        "active": torch.ones_like(in_use) if report_only else in_use,
+        "reason": reason,
+    }
+    if age is not None:
+        columns = {"age": age} | columns
+    return TensorDict(columns, batch_size=staleness.shape, device=staleness.device)
+
+
+def _verdicts(staleness: Tensor, age: Tensor | None, drop_factor: float) -> Tensor:
+    stale, finite = is_stale(staleness, drop_factor), staleness.isfinite()
+    reason = torch.full_like(staleness, Reason.FRESH, dtype=torch.int64)
+    reason[stale] = Reason.STALE
+    reason[stale & ~finite] = Reason.NON_FINITE
+    reason[~stale & ~finite] = Reason.UNLIMITED
+    if age is not None:
+        reason[stale & (age == 0)] = Reason.NEWEST
+    return reason

@@ -1,0 +1,341 @@
+"""The staleness filter: which stored batches the current actor may still learn from."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
+from tensordict.nn import ProbabilisticTensorDictSequential
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+from torchrl.envs import Transform
+
+from amber_trl.functional import check_drop_factor, per_dimension_deviation
+from amber_trl.transforms.ledger import make_ledger
+from amber_trl.transforms.log_prob import (
+    check_one_per_frame,
+    device_of,
+    evaluation,
+    joint_log_prob,
+    sum_per_frame,
+)
+from amber_trl.transforms.metrics import OF_LOG_RATIO, StalenessMetric, check_metric
+
+__all__ = ["ISStalenessFilter"]
+
+
+class ISStalenessFilter(Transform):
+    r"""Measures whole stored batches against the current actor, and drops the stale ones.
+
+    For each batch of :math:`N` frames and its log-ratios
+    :math:`x_n = \log \pi(a_n|s_n) - \log \pi_b(a_n|s_n)` between the actor as it is now and the
+    recorded log-probability of the behaviour policy, a metric gives a staleness :math:`d \ge 0`.
+    By default :math:`d = R' - 1` with the batch average importance weight
+    :math:`R' = \frac1N \sum_n (1 + |1 - e^{x_n}|)` of Section 4 of the AMBER paper
+    (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). A batch is in use when :math:`d` is
+    finite and at most ``drop_factor`` (Algorithm 1, line 7). The newest batch is always in use,
+    where ages are known.
+
+    Give it to :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``staleness=``: it needs whole
+    batches, and a transform appended to a buffer sees minibatches only. Or use it alone, with
+    :meth:`measure`, :meth:`select` or :meth:`forward`.
+
+    Reads the actor's ``in_keys``, its action and its recorded log-probability (and ``loc`` and
+    ``scale`` for ``metric="per_dimension"``); :meth:`forward` writes ``mask_key``. It holds the
+    drop factor and a reference to the live actor, which is not registered: the actor's weights are
+    in no state of the filter or of a buffer that holds it, and a copied or unpickled filter has no
+    actor until :meth:`set_actor`. A measurement costs one forward pass of the actor over the
+    frames measured.
+
+    TorchRL's ``PolicyAgeFilter`` and ``StalenessAwareSampler`` gate single elements by the number
+    of updates since their policy was current, whatever those updates changed; this filter gates
+    whole batches by how much the policy has changed where they were collected.
+
+    Args:
+        actor: a TorchRL actor with ``get_dist`` (a ``ProbabilisticActor``, or any
+            ``ProbabilisticTensorDictSequential``), whose distribution has ``log_prob``;
+            continuous, discrete or composite.
+        drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch. A property, to anneal.
+
+    Keyword Args:
+        metric: ``"mean_abs_deviation"`` (``R' - 1``), ``"per_dimension"`` (the same averaged over
+            the action dimensions of a Gaussian), ``"kl"`` (``mean(r - 1 - log r)``),
+            ``"effective_sample_size"`` (``1 - ESS/N``), ``"age"`` (in batches), or a function of
+            the log-ratios ``[batches, frames]`` that returns ``[batches]``.
+        report_only: measure and drop nothing; ``reason`` holds the verdict that would have been.
+        action_key: where actions are stored. Defaults to the actor's own.
+        log_prob_key: where the behaviour policy's log-probability is stored. Defaults to the
+            actor's own.
+        loc_key, scale_key: where the behaviour policy's Gaussian is stored.
+        mask_key: where :meth:`forward` writes its mask.
+        max_importance_ratio: frames with a higher ratio are counted in the ledger.
+        chunk_size: frames per forward pass, which bounds memory.
+
+    Raises:
+        TypeError: if ``actor`` has no ``get_dist``.
+        ValueError: if an argument is out of range.
+
+    Examples:
+        >>> from amber_trl.modules import gaussian_actor
+        >>> actor = gaussian_actor(observation_size=3, action_size=1)
+        >>> batches = actor(TensorDict({"observation": torch.randn(2, 64, 3)}, [2, 64]))
+        >>> staleness = ISStalenessFilter(actor, drop_factor=0.25)
+        >>> staleness.measure(batches)["active"]
+        tensor([True, True])
+        >>> batches["action_log_prob"][1] -= 1  # as if these actions had been less likely
+        >>> staleness.measure(batches)["active"]
+        tensor([ True, False])
+        >>> staleness.select(batches).shape
+        torch.Size([64])
+    """
+
+    def __init__(
+        self,
+        actor: ProbabilisticTensorDictSequential,
+        drop_factor: float = 0.25,
+        *,
+        metric: StalenessMetric = "mean_abs_deviation",
+        report_only: bool = False,
+        action_key: NestedKey | None = None,
+        log_prob_key: NestedKey | None = None,
+        loc_key: NestedKey = "loc",
+        scale_key: NestedKey = "scale",
+        mask_key: NestedKey = "staleness_mask",
+        max_importance_ratio: float = 1e3,
+        chunk_size: int = 16_384,
+    ) -> None:
+        super().__init__(out_keys=[mask_key])
+        if not max_importance_ratio > 0:
+            raise ValueError(f"max_importance_ratio={max_importance_ratio}: give one above 0")
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size={chunk_size}: give at least one frame per forward pass")
+        self.metric = check_metric(metric)
+        self.report_only = report_only
+        self.max_importance_ratio = max_importance_ratio
+        self.chunk_size = chunk_size
+        self._drop_factor = check_drop_factor(drop_factor)
+        self._action_keys = None if action_key is None else [unravel_key(action_key)]
+        self._log_prob_keys = None if log_prob_key is None else [unravel_key(log_prob_key)]
+        self._gaussian_keys = [unravel_key(loc_key), unravel_key(scale_key)]
+        self.set_actor(actor)
+
+    @property
+    def drop_factor(self) -> float:
+        """``eps_b`` in ``[0, inf]``."""
+        return self._drop_factor
+
+    @drop_factor.setter
+    def drop_factor(self, value: float) -> None:
+        self._drop_factor = check_drop_factor(value)
+
+    @property
+    def actor(self) -> ProbabilisticTensorDictSequential:
+        """The live actor.
+
+        Raises:
+            RuntimeError: if this filter was copied or unpickled, and has none yet.
+        """
+        actor = self.__dict__.get("_actor")
+        if actor is None:
+            raise RuntimeError(
+                "this ISStalenessFilter was copied or unpickled and has no actor: call "
+                "set_actor(actor) with the one being trained"
+            )
+        return cast("ProbabilisticTensorDictSequential", actor)
+
+    def set_actor(self, actor: ProbabilisticTensorDictSequential) -> None:
+        """Measure against ``actor`` from now on.
+
+        Raises:
+            TypeError: if ``actor`` has no ``get_dist``.
+        """
+        if not callable(getattr(actor, "get_dist", None)):
+            raise TypeError(
+                f"actor of type {type(actor).__name__} has no get_dist, so no log-probability of a "
+                "stored action: give a torchrl.modules.ProbabilisticActor"
+            )
+        # Past nn.Module's attributes, which would register the actor as a child of the filter.
+        self.__dict__["_actor"] = actor
+        keys = [*actor.in_keys, *self.action_keys, *self.log_prob_keys]
+        if self.metric == "per_dimension":
+            keys += self._gaussian_keys
+        self.in_keys = list(dict.fromkeys(unravel_key(key) for key in keys))
+
+    @property
+    def action_keys(self) -> list[NestedKey]:
+        """Where actions are stored; more than one for a composite action."""
+        return self._action_keys or list(self.actor.dist_sample_keys)
+
+    @property
+    def log_prob_keys(self) -> list[NestedKey]:
+        """Where the behaviour policy's log-probability is stored."""
+        return self._log_prob_keys or list(self.actor.log_prob_keys)
+
+    @torch.no_grad()
+    def measure(self, tensordict: TensorDictBase, age: Tensor | None = None) -> TensorDict:
+        """The ledger of one or several batches under the current actor.
+
+        Runs in eval mode (restored after) and touches no generator and no parameter.
+
+        Args:
+            tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
+            age: ``int64`` ``[batches]``, 0 for the newest, which is then always in use.
+
+        Returns:
+            A TensorDict ``[batches]`` in the order given, with ``age`` (if given),
+            ``importance_ratio`` (``R'``), ``staleness`` (``d``), ``kl``, ``ess`` (over ``N``),
+            ``max_log_ratio``, ``num_capped`` (frames above ``max_importance_ratio``),
+            ``num_non_finite`` (frames whose ratio is not finite), ``active`` and ``reason``
+            (a :class:`~amber_trl.transforms.Reason`).
+
+        Raises:
+            KeyError: if a key that the filter reads is missing.
+            ValueError: if a shape does not fit.
+            RuntimeError: if the metric needs ages and none are given.
+        """
+        self.check_frames(tensordict)
+        batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
+        if age is not None and age.shape != batches.shape[:1]:
+            raise ValueError(f"age of shape {tuple(age.shape)} for {len(batches)} batches")
+        frames = batches.select(*self.in_keys).reshape(-1)
+        values = [self._measure_chunk(chunk) for chunk in frames.split(self.chunk_size)]
+        log_ratio = torch.cat([ratio for ratio, _ in values]).view(batches.shape)
+        of_dimension = torch.cat([ratio for _, ratio in values]) if values[0][1].ndim > 1 else None
+        return make_ledger(
+            log_ratio,
+            self._staleness(log_ratio, of_dimension, age),
+            age,
+            drop_factor=self.drop_factor,
+            max_importance_ratio=self.max_importance_ratio,
+            report_only=self.report_only,
+        )
+
+    def select(self, tensordict: TensorDictBase, age: Tensor | None = None) -> TensorDictBase:
+        """The frames of the batches in use, for any loss.
+
+        Args:
+            tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
+            age: as in :meth:`measure`.
+
+        Returns:
+            A TensorDict ``[frames in use]``, empty if no batch is in use.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: as :meth:`measure` does.
+        """
+        active = self.measure(tensordict, age)["active"]
+        batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
+        return batches[active].reshape(-1)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write under ``mask_key`` which frames are of batches in use.
+
+        A TorchRL loss leaves out the others if its ``loss_mask_key`` names this key. That is safe
+        for losses with bounded ratios only: a masked frame whose ratio overflows still makes the
+        gradient NaN, as ``0 * inf``. :meth:`select` has no such limit.
+
+        Args:
+            tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
+
+        Returns:
+            The same TensorDict with a boolean mask of its batch size, True for frames in use.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: as :meth:`measure` does.
+        """
+        active = self.measure(tensordict)["active"]
+        mask = active if tensordict.ndim == 1 else active[:, None]
+        return tensordict.set(self.out_keys[0], mask.expand(tensordict.shape).clone())
+
+    def check_frames(self, tensordict: TensorDictBase) -> None:
+        """Raise unless the log-ratios of these frames can be computed.
+
+        Args:
+            tensordict: ``[batches, frames]`` or ``[frames]``.
+
+        Raises:
+            KeyError: if a key that the filter reads is missing.
+            ValueError: if the number of dimensions is neither 1 nor 2, there are no frames, or a
+                log-probability has more than one number per frame.
+        """
+        if tensordict.ndim not in (1, 2) or not tensordict.numel():
+            raise ValueError(
+                f"tensordict of batch size {tuple(tensordict.shape)}: expected [batches, frames] "
+                "or [frames], with at least one frame"
+            )
+        present = set(tensordict.keys(True, True))
+        missing = [key for key in self.in_keys if key not in present]
+        if missing:
+            raise KeyError(
+                f"{missing} missing of the keys {self.in_keys} that the staleness filter reads to "
+                "evaluate the actor's log-probability on stored frames: record them when "
+                "collecting (return_log_prob=True), keep them in storage (keys=), or name them "
+                "(action_key=, log_prob_key=)"
+            )
+        for key in self.log_prob_keys:
+            log_prob = tensordict.get(key)
+            if isinstance(log_prob, Tensor):
+                check_one_per_frame(key, log_prob, tensordict.numel())
+
+    def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Log-ratios ``[frames]``, and those ``[frames, D]`` of the action dimensions or empty."""
+        actor, device = self.actor, device_of(self.actor)
+        there = frames if device is None else frames.to(device)
+        with evaluation(actor):
+            dist = actor.get_dist(there.select(*actor.in_keys))
+            current = joint_log_prob(dist, there, self.action_keys)
+        behaviour = sum_per_frame([there.get(key) for key in self.log_prob_keys])
+        check_one_per_frame("the actor's log-probability", current, len(frames))
+        of_dimension = behaviour.new_empty(0)
+        if self.metric == "per_dimension":
+            of_dimension = self._log_ratio_of_dimensions(dist, there)
+        log_ratio = current.reshape(-1) - behaviour.reshape(-1)
+        home = frames.get(self.log_prob_keys[0]).device
+        return log_ratio.to(home), of_dimension.to(home)
+
+    def _log_ratio_of_dimensions(self, dist: Distribution, frames: TensorDictBase) -> Tensor:
+        normal = getattr(dist, "base_dist", dist)
+        if not isinstance(normal, Normal):
+            raise ValueError(
+                f'metric="per_dimension" needs a Gaussian actor, got {type(dist).__name__}: choose '
+                'metric="mean_abs_deviation"'
+            )
+        action = frames.get(self.action_keys[0])
+        loc, scale = (frames.get(key) for key in self._gaussian_keys)
+        log_ratio: Tensor = normal.log_prob(action) - Normal(loc, scale).log_prob(action)
+        return log_ratio
+
+    def _staleness(
+        self, log_ratio: Tensor, of_dimension: Tensor | None, age: Tensor | None
+    ) -> Tensor:
+        if self.metric == "age":
+            if age is None:
+                raise RuntimeError('metric="age" needs the ages of the batches: pass age=')
+            return age.to(log_ratio.dtype)
+        if of_dimension is not None:
+            return per_dimension_deviation(of_dimension.view(*log_ratio.shape, -1))
+        metric = OF_LOG_RATIO[self.metric] if isinstance(self.metric, str) else self.metric
+        staleness = metric(log_ratio)
+        if not isinstance(staleness, Tensor) or staleness.shape != log_ratio.shape[:1]:
+            raise ValueError(
+                f"metric {metric!r} returned {staleness!r}: it must map log-ratios "
+                "[batches, frames] to a tensor [batches]"
+            )
+        return staleness
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        raise RuntimeError(
+            "ISStalenessFilter judges whole stored batches and is no environment transform: give "
+            "it to MultiBatchReplayBuffer as staleness=, or call measure, select or forward"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_actor": None}
+
+    def extra_repr(self) -> str:
+        """The settings shown by ``repr``."""
+        return (
+            f"drop_factor={self.drop_factor}, metric={self.metric!r}, "
+            f"report_only={self.report_only}, keys={self.in_keys}"
+        )
