@@ -11,7 +11,7 @@ from typing import Any, Self
 class StopOnInterrupt:
     """Lets Ctrl-C finish the iteration: the first asks to stop, the second stops at once.
 
-    Inside the context the first SIGINT only sets :attr:`requested`, which the training loop reads
+    Inside the context the first SIGINT only sets ``requested``, which the training loop reads
     between iterations, so that what it saves is never a half-made update. The first also restores
     the earlier handler, so that a second one raises :class:`KeyboardInterrupt`. Outside the main
     thread, where Python allows no handlers, it does nothing.

@@ -84,7 +84,7 @@ class LinearSchedule:
                 everything is 0.
 
         Returns:
-            What was set, by name: ``learning_rate`` (``learning_rate_1`` and so on for further
+            The values set, by name, of ``learning_rate`` (``learning_rate_1`` and so on for further
             parameter groups), ``clip_epsilon`` and ``drop_factor``.
 
         Raises:
