@@ -67,7 +67,8 @@ class ISStalenessFilter(Transform):
         action_key: where actions are stored. Defaults to the actor's own.
         log_prob_key: where the behaviour policy's log-probability is stored. Defaults to the
             actor's own.
-        loc_key, scale_key: where the behaviour policy's Gaussian is stored.
+        loc_key: where the mean of the behaviour policy's Gaussian is stored.
+        scale_key: where its standard deviation is.
         mask_key: where :meth:`forward` writes its mask.
         max_importance_ratio: frames with a higher ratio are counted in the ledger.
         chunk_size: frames per forward pass, which bounds memory.
@@ -103,7 +104,7 @@ class ISStalenessFilter(Transform):
         scale_key: NestedKey = "scale",
         mask_key: NestedKey = "staleness_mask",
         max_importance_ratio: float = 1e3,
-        chunk_size: int = 16_384,
+        chunk_size: int = 4096,
     ) -> None:
         super().__init__(out_keys=[mask_key])
         if not max_importance_ratio > 0:
