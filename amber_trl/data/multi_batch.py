@@ -217,7 +217,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             )
         if not len(self):
             raise RuntimeError("refresh() of an empty buffer: extend it with a batch first")
-        stored = self[:].reshape(-1, self.frames_per_batch)
+        stored = self._stored().reshape(-1, self.frames_per_batch)
         age = self.age
         ledger = self.staleness.measure(stored, age.to(stored.device or age.device))
         ledger["slot"] = torch.arange(len(age), device=ledger["age"].device)
@@ -226,6 +226,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._end_epoch()
         self._needs_refresh = False
         return ledger
+
+    def _stored(self) -> TensorDictBase:
+        # Not self[:], which hands the storage's own TensorDict to the transform once it is full.
+        stored = self._storage[:].copy()
+        return self._transform(stored) if len(self._transform) else stored
 
     def sample(
         self,
