@@ -1,0 +1,283 @@
+"""The twelve tasks of the study, and vectorised Gymnasium environments for TorchRL."""
+
+import difflib
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TransformAction
+from tensordict import TensorDict, TensorDictBase
+from torchrl.envs import GymWrapper
+
+__all__ = ["TASKS", "Task", "make_env"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of the twelve tasks of the AMBER paper (Han & Sung, arXiv 1710.04423), as it is today.
+
+    Args:
+        env_id: Gymnasium id that stands for the task here.
+        paper_id: id under which Gym had it when the paper was written.
+        change: how it differs from the paper's; empty where it practically does not.
+    """
+
+    env_id: str
+    paper_id: str
+    change: str = ""
+
+    @property
+    def paper_name(self) -> str:
+        """Name in the paper's tables, such as ``Walker2d``."""
+        return self.paper_id.rpartition("-")[0]
+
+
+_TASKS = (
+    Task("BipedalWalker-v3", "BipedalWalker-v2"),
+    Task("BipedalWalkerHardcore-v3", "BipedalWalkerHardcore-v2", "lidar works since v3"),
+    Task("HalfCheetah-v5", "HalfCheetah-v1"),
+    Task("Hopper-v5", "Hopper-v1", "return differs by up to 1"),
+    Task("Humanoid-v5", "Humanoid-v1", "observation of 348 numbers, was 376"),
+    Task("HumanoidStandup-v5", "HumanoidStandup-v1", "observation of 348 numbers, was 376"),
+    Task(
+        "InvertedDoublePendulum-v5",
+        "InvertedDoublePendulum-v1",
+        "observation of 9 numbers, was 11; return differs by up to 10",
+    ),
+    Task("InvertedPendulum-v5", "InvertedPendulum-v1", "return differs by up to 1"),
+    Task("Pendulum-v1", "Pendulum-v0"),
+    Task("Reacher-v5", "Reacher-v1", "return higher by 0.1 to 0.2; Reacher-v4 has the old one"),
+    Task("Swimmer-v5", "Swimmer-v1"),
+    Task("Walker2d-v4", "Walker2d-v1", "v5 would change the friction of the right foot"),
+)
+
+TASKS: Mapping[str, Task] = MappingProxyType({task.env_id: task for task in _TASKS})
+"""The twelve tasks of the study by Gymnasium id."""
+
+
+def make_env(
+    env_id: str,
+    num_envs: int = 8,
+    *,
+    seed: int | None = None,
+    device: torch.device | str = "cpu",
+    clip_actions: bool | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    **env_kwargs: Any,
+) -> GymWrapper:
+    """Makes copies of a Gymnasium environment that step together in this process.
+
+    The copies run in one ``gymnasium.vector.SyncVectorEnv`` that never resets on its own:
+    TorchRL's collectors and rollouts reset each copy when its episode ends. On the study's tasks
+    this is about twice as fast as ``GymEnv(num_envs=...)``, which starts a process per copy and
+    pays off for slower simulators only.
+
+    Observations (key ``observation``) are the environment's own, in its dtype; rewards are
+    float32. Discrete actions are integers, ``0`` to ``n - 1`` also where the environment counts
+    from another number.
+
+    Continuous actions are stored as the policy drew them. Gymnasium's own environments get them
+    so, too: each limits what its motors do, and charges for the effort that was asked for, as
+    the AMBER paper's (arXiv 1710.04423) did. Any other environment gets them clipped to its
+    action space, since nothing is known of what it would do with others.
+
+    Args:
+        env_id: Gymnasium id, such as a key of :data:`TASKS`, or ``module:id`` to import the
+            module that registers it first.
+        num_envs: number of copies, at least 1.
+        seed: integer of at least 0. Copies get seeds derived from it, all different, and others
+            than those of the neighbouring ``seed``. None takes one from torch's global
+            generator. Nothing else is seeded.
+        device: where tensors are put; the simulator runs on the CPU.
+        clip_actions: whether the environment, and it alone, gets actions clipped to its action
+            space; None decides as said above.
+        wrappers: callables such as ``gymnasium.wrappers.FlattenObservation``, applied to every
+            copy in this order.
+        **env_kwargs: passed to ``gymnasium.make``, such as ``max_episode_steps``.
+
+    Returns:
+        A ``torchrl.envs.GymWrapper`` of batch size ``[num_envs]``, also for one copy.
+
+    Raises:
+        ValueError: the id is unknown (close ones are named); ``num_envs`` or ``seed`` is out of
+            range; the device is not there; ``clip_actions=True`` with discrete actions.
+        TypeError: an argument has the wrong type; the observation space is no one-dimensional
+            floating ``Box``, or the action space neither such a ``Box`` nor ``Discrete``.
+        ImportError: the simulator is not installed (the message says what to install), or the
+            ``module`` of the id cannot be imported.
+
+    Example:
+        >>> from amber_trl.envs import make_env
+        >>> env = make_env("Pendulum-v1", num_envs=2, seed=0)
+        >>> env.rollout(5)["observation"].shape
+        torch.Size([2, 5, 3])
+        >>> env.close()
+    """
+    _check_arguments(env_id, num_envs, seed)
+    device = _check_device(device)
+    make_one = partial(_make_one, env_id, clip_actions, tuple(wrappers), env_kwargs)
+    with _without_inevitable_warnings():
+        copies = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    copies.reset(seed=_first_seed(seed))
+    return _VectorEnv(copies, categorical_action_encoding=True, device=device)
+
+
+class _VectorEnv(GymWrapper):
+    """Resets also on other devices than the CPU, and a TensorDict without ``_reset``."""
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if mask is None:
+            return super()._reset(None, **kwargs)
+        return super()._reset(TensorDict({"_reset": mask.cpu()}, self.batch_size), **kwargs)
+
+
+def _make_one(
+    env_id: str,
+    clip_actions: bool | None,
+    wrappers: Sequence[Callable[[Any], Any]],
+    env_kwargs: dict[str, Any],
+) -> gym.Env[Any, Any]:
+    env = _make_registered(env_id, env_kwargs)
+    try:
+        for wrapper in wrappers:
+            env = wrapper(env)
+        _check_observation_space(env_id, env.observation_space)
+        return _adapt_actions(env_id, env, clip_actions)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    if name not in gym.registry:
+        raise ValueError(f"env_id={env_id!r} is not known. {_suggestion(name)}")
+    try:
+        return gym.make(env_id, **env_kwargs)
+    except gym.error.DependencyNotInstalled as error:
+        raise ImportError(
+            f"env_id={env_id!r} needs a simulator. {_how_to_install(error)}"
+        ) from error
+
+
+def _how_to_install(error: Exception) -> str:
+    for simulator, extra in (("mujoco", "mujoco"), ("box2d", "box2d")):
+        if simulator in str(error).lower():
+            return f'Install it with: pip install "gymnasium[{extra}]"'
+    return str(error)
+
+
+def _suggestion(name: str) -> str:
+    for task in _TASKS:
+        if name == task.paper_id:
+            return f"The paper's {name} is {task.env_id!r} here"
+    by_lower = {known.lower(): known for known in gym.registry}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3)
+    if close:
+        return f"Close ids are: {', '.join(repr(by_lower[match]) for match in close)}"
+    return "gymnasium.pprint_registry() lists the known ids; 'module:id' imports a module first"
+
+
+def _check_observation_space(env_id: str, space: gym.Space[Any]) -> None:
+    floating = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+    if floating and len(space.shape) == 1 and space.shape[0] > 0:
+        return
+    raise TypeError(
+        f"env_id={env_id!r} has the observation space {_short(space)}, but a one-dimensional "
+        "floating Box is needed: pass wrappers=[...] that make one, such as "
+        "gymnasium.wrappers.FlattenObservation (images need another network and are not supported)"
+    )
+
+
+def _adapt_actions(
+    env_id: str, env: gym.Env[Any, Any], clip_actions: bool | None
+) -> gym.Env[Any, Any]:
+    space = env.action_space
+    if isinstance(space, Discrete):
+        return _count_from_zero(env_id, env, space, clip_actions)
+    floating = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+    if not (floating and len(space.shape) == 1 and space.shape[0] > 0):
+        raise TypeError(
+            f"env_id={env_id!r} has the action space {_short(space)}, but a one-dimensional "
+            "floating Box or a Discrete is needed: pass wrappers=[...] that make one, such as "
+            "gymnasium.wrappers.TransformAction"
+        )
+    if clip_actions is None:
+        clip_actions = not type(env.unwrapped).__module__.startswith("gymnasium.envs.")
+    if not clip_actions:
+        return env
+    return TransformAction(env, partial(np.clip, a_min=space.low, a_max=space.high), space)
+
+
+def _count_from_zero(
+    env_id: str, env: gym.Env[Any, Any], space: Discrete, clip_actions: bool | None
+) -> gym.Env[Any, Any]:
+    if clip_actions:
+        raise ValueError(f"clip_actions=True, but env_id={env_id!r} has discrete actions: omit it")
+    if space.start == 0:
+        return env
+    return TransformAction(env, partial(np.add, space.start), Discrete(space.n))
+
+
+def _short(space: gym.Space[Any]) -> str:
+    text = str(space)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _check_arguments(env_id: str, num_envs: int, seed: int | None) -> None:
+    if not isinstance(env_id, str):
+        raise TypeError(f"env_id={env_id!r} is a {type(env_id).__name__}: pass a Gymnasium id")
+    for name, value in (("num_envs", num_envs), ("seed", 0 if seed is None else seed)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
+    if num_envs < 1:
+        raise ValueError(f"num_envs={num_envs} must be at least 1")
+    if seed is not None and seed < 0:
+        raise ValueError(f"seed={seed} must be at least 0")
+
+
+def _check_device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={str(device)!r} is not there ({reason}): pass 'cpu'") from error
+    if found.type == "meta":
+        raise ValueError("device='meta' holds no data: pass 'cpu' or an accelerator")
+    return found
+
+
+def _first_seed(seed: int | None) -> int:
+    """Seed of copy 0; copy i adds i. Hashed, so that runs of neighbouring seeds share none."""
+    if seed is None:
+        seed = int(torch.randint(2**31, (), device="cpu"))
+    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
+
+
+@contextmanager
+def _without_inevitable_warnings() -> Iterator[None]:
+    """Silences that a task's id is old by choice, and SWIG's on the first import of Box2D.
+
+    The latter, turned into an error by ``-W error``, would crash the interpreter.
+    """
+    with warnings.catch_warnings():
+        for task in _TASKS:
+            old = rf".*The environment {task.env_id} is out of date"
+            warnings.filterwarnings("ignore", old, DeprecationWarning)
+        swig = r"builtin type \w+ has no __module__ attribute"
+        warnings.filterwarnings("ignore", swig, DeprecationWarning)
+        yield

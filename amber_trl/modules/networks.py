@@ -1,0 +1,318 @@
+"""Actor and critic networks of the AMBER paper's baseline, as TorchRL modules."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from tensordict.nn import InteractionType, TensorDictModule
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torch.distributions import Categorical
+from torchrl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, ValueOperator
+
+from amber_trl.modules.normalizer import (
+    ObservationNormalizer,
+    check_dtype,
+    check_observation,
+    check_size,
+)
+
+
+def gaussian_actor(
+    observation_size: int,
+    action_size: int,
+    *,
+    normalizer: ObservationNormalizer | None = None,
+    hidden_sizes: Sequence[int] = (64, 64),
+    in_key: NestedKey = "observation",
+    action_key: NestedKey = "action",
+    log_prob_key: NestedKey | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> ProbabilisticActor:
+    r"""Builds a Gaussian policy with a state-independent standard deviation.
+
+    .. math::
+        \pi(a \mid s) = \prod_d \mathcal N(a_d; \mu_d(\hat s), e^{\rho_d}), \qquad \rho_d = 0
+        \text{ at first}
+
+    The mean is a tanh network, initialised as in the baseline of the AMBER paper (arXiv
+    1710.04423; OpenAI baselines' ppo1): Gaussian weights scaled to norm 1 per output unit, 0.01
+    in the last layer, biases 0. Weights are drawn from torch's global CPU generator, the same
+    for every device and dtype. Actions are not bounded; clipping is the environment's.
+
+    Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype). Writes ``loc`` and
+    ``scale`` (``[*batch, action_size]``), the action (the same shape) and its log-probability
+    (``[*batch]``), in the network's dtype. It samples unless
+    ``torchrl.envs.set_exploration_type`` asks for the mean.
+
+    Args:
+        observation_size: length of an observation, at least 1.
+        action_size: number of action dimensions, at least 1.
+        normalizer: statistics by which observations are standardised, of ``observation_size``.
+            It becomes a submodule and is not copied: give the critic the same object. None uses
+            observations as they are.
+        hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
+        in_key: where observations are read.
+        action_key: where the action is written.
+        log_prob_key: where its log-probability is written; default: TorchRL's name for the
+            action key, such as ``action_log_prob``.
+        dtype: floating dtype of the network; default: the normaliser's, or else torch's default.
+        device: device of the network; default: the normaliser's, or else torch's default.
+
+    Returns:
+        A ``torchrl.modules.ProbabilisticActor`` over ``IndependentNormal``.
+
+    Raises:
+        TypeError: a size is no integer, ``dtype`` is not floating, or ``normalizer`` is no
+            :class:`ObservationNormalizer`.
+        ValueError: a size is below 1, or the normaliser's size, dtype or device is another one.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.modules import gaussian_actor
+        >>> actor = gaussian_actor(observation_size=3, action_size=2)
+        >>> frames = actor(TensorDict({"observation": torch.randn(4, 3)}, [4]))
+        >>> frames["action"].shape, frames["action_log_prob"].shape
+        (torch.Size([4, 2]), torch.Size([4]))
+    """
+    check_size("action_size", action_size)
+    mean = _network(observation_size, action_size, 0.01, hidden_sizes, normalizer, dtype, device)
+    network = _GaussianNetwork(mean, action_size)
+    return ProbabilisticActor(
+        TensorDictModule(network, in_keys=[in_key], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        distribution_class=IndependentNormal,
+        **_sampling(action_key, log_prob_key),
+    )
+
+
+def categorical_actor(
+    observation_size: int,
+    num_actions: int,
+    *,
+    normalizer: ObservationNormalizer | None = None,
+    hidden_sizes: Sequence[int] = (64, 64),
+    in_key: NestedKey = "observation",
+    action_key: NestedKey = "action",
+    log_prob_key: NestedKey | None = None,
+    one_hot: bool = False,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> ProbabilisticActor:
+    r"""Builds a policy over ``num_actions`` discrete actions.
+
+    .. math::
+        \pi(a \mid s) \propto e^{f_a(\hat s)}
+
+    The logits :math:`f` are a tanh network initialised as that of :func:`gaussian_actor`, so
+    that the first policy is nearly uniform.
+
+    Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype). Writes ``logits``
+    (``[*batch, num_actions]``), the action (int64 ``[*batch]``, or ``[*batch, num_actions]``
+    if ``one_hot``) and its log-probability (``[*batch]``).
+
+    Args:
+        observation_size: length of an observation, at least 1.
+        num_actions: number of actions, at least 1.
+        normalizer: as in :func:`gaussian_actor`.
+        hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
+        in_key: where observations are read.
+        action_key: where the action is written.
+        log_prob_key: where its log-probability is written; default: TorchRL's name for the
+            action key, such as ``action_log_prob``.
+        one_hot: writes actions one-hot, as a ``GymEnv`` expects them by default, instead of as
+            integers, which :func:`amber_trl.envs.make_env` expects.
+        dtype: floating dtype of the network; default: the normaliser's, or else torch's default.
+        device: device of the network; default: the normaliser's, or else torch's default.
+
+    Returns:
+        A ``torchrl.modules.ProbabilisticActor`` over ``Categorical`` or ``OneHotCategorical``.
+
+    Raises:
+        TypeError: as in :func:`gaussian_actor`.
+        ValueError: as in :func:`gaussian_actor`.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.modules import categorical_actor
+        >>> actor = categorical_actor(observation_size=4, num_actions=2)
+        >>> frames = actor(TensorDict({"observation": torch.randn(5, 4)}, [5]))
+        >>> frames["action"].shape, frames["action"].dtype
+        (torch.Size([5]), torch.int64)
+    """
+    check_size("num_actions", num_actions)
+    network = _network(observation_size, num_actions, 0.01, hidden_sizes, normalizer, dtype, device)
+    return ProbabilisticActor(
+        TensorDictModule(network, in_keys=[in_key], out_keys=["logits"]),
+        in_keys=["logits"],
+        distribution_class=OneHotCategorical if one_hot else Categorical,
+        **_sampling(action_key, log_prob_key),
+    )
+
+
+def value_critic(
+    observation_size: int,
+    *,
+    normalizer: ObservationNormalizer | None = None,
+    hidden_sizes: Sequence[int] = (64, 64),
+    in_key: NestedKey = "observation",
+    out_key: NestedKey = "state_value",
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> ValueOperator:
+    """Builds a state-value network, which shares no weight with the actor.
+
+    It is a tanh network initialised as in the baseline of the AMBER paper (arXiv 1710.04423;
+    OpenAI baselines' ppo1): Gaussian weights scaled to norm 1 per output unit, in the last layer
+    too, and biases 0.
+
+    Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype) and writes ``out_key``
+    (``[*batch, 1]``, in units of the return).
+
+    Args:
+        observation_size: length of an observation, at least 1.
+        normalizer: as in :func:`gaussian_actor`; give both the same object.
+        hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
+        in_key: where observations are read.
+        out_key: where the value is written.
+        dtype: floating dtype of the network; default: the normaliser's, or else torch's default.
+        device: device of the network; default: the normaliser's, or else torch's default.
+
+    Returns:
+        A ``torchrl.modules.ValueOperator``.
+
+    Raises:
+        TypeError: as in :func:`gaussian_actor`.
+        ValueError: as in :func:`gaussian_actor`.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.modules import value_critic
+        >>> critic = value_critic(observation_size=3)
+        >>> critic(TensorDict({"observation": torch.randn(4, 3)}, [4]))["state_value"].shape
+        torch.Size([4, 1])
+    """
+    network = _network(observation_size, 1, 1.0, hidden_sizes, normalizer, dtype, device)
+    return ValueOperator(network, in_keys=[in_key], out_keys=[out_key])
+
+
+class _Network(nn.Module):
+    """Tanh network over standardised observations of any floating dtype."""
+
+    def __init__(self, layers: nn.Sequential, normalizer: ObservationNormalizer | None) -> None:
+        super().__init__()
+        self.normalizer = normalizer
+        self.layers = layers
+
+    def forward(self, observation: Tensor) -> Tensor:
+        first = cast(nn.Linear, self.layers[0])
+        if self.normalizer is None:
+            check_observation(observation, first.in_features)
+        else:
+            observation = self.normalizer(observation)
+        output: Tensor = self.layers(observation.to(first.weight.dtype))
+        return output
+
+
+class _GaussianNetwork(nn.Module):
+    """The mean from a network, the standard deviation from a parameter."""
+
+    def __init__(self, network: _Network, action_size: int) -> None:
+        super().__init__()
+        self.network = network
+        first = cast(nn.Linear, network.layers[0])
+        self.log_std = nn.Parameter(first.weight.new_zeros(action_size))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        loc = self.network(observation)
+        return loc, self.log_std.exp().expand_as(loc)
+
+
+def _network(
+    in_size: int,
+    out_size: int,
+    out_norm: float,
+    hidden_sizes: Sequence[int],
+    normalizer: ObservationNormalizer | None,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> _Network:
+    check_size("observation_size", in_size)
+    check_dtype(dtype)
+    for index, size in enumerate(hidden_sizes):
+        check_size(f"hidden_sizes[{index}]", size)
+    if normalizer is not None:
+        dtype, device = _follow(normalizer, in_size, dtype, device)
+    sizes = [in_size, *hidden_sizes, out_size]
+    norms = [*(1.0 for _ in hidden_sizes), out_norm]
+    layers: list[nn.Module] = []
+    for fan_in, fan_out, norm in zip(sizes[:-1], sizes[1:], norms, strict=True):
+        layers += [_linear(fan_in, fan_out, norm, dtype, device), nn.Tanh()]
+    return _Network(nn.Sequential(*layers[:-1]), normalizer)
+
+
+def _linear(
+    fan_in: int,
+    fan_out: int,
+    norm: float,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> nn.Linear:
+    layer = nn.Linear(fan_in, fan_out, dtype=dtype, device="meta")
+    layer.to_empty(device=torch.get_default_device() if device is None else torch.device(device))
+    # Always float64 on the CPU: one seed gives one network, whatever its dtype and device.
+    weight = torch.randn(fan_out, fan_in, dtype=torch.float64, device="cpu")
+    weight *= norm / weight.norm(dim=1, keepdim=True)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.zero_()
+    return layer
+
+
+def _follow(
+    normalizer: ObservationNormalizer,
+    observation_size: int,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> tuple[torch.dtype, torch.device]:
+    """Takes dtype and device from the normaliser, and refuses others."""
+    if not isinstance(normalizer, ObservationNormalizer):
+        raise TypeError(
+            f"normalizer is a {type(normalizer).__name__}: pass an ObservationNormalizer or None"
+        )
+    if normalizer.size != observation_size:
+        raise ValueError(
+            f"observation_size={observation_size} given with a normalizer of size "
+            f"{normalizer.size}: they must be equal"
+        )
+    if dtype not in (None, normalizer.dtype):
+        raise ValueError(
+            f"dtype={dtype} given with a normalizer of dtype {normalizer.dtype}: build it with "
+            f"ObservationNormalizer({observation_size}, dtype={dtype})"
+        )
+    here = normalizer.mean.device
+    if device is not None and not _same_device(torch.device(device), here):
+        raise ValueError(
+            f"device={device} given with a normalizer on {here}: build it with "
+            f"ObservationNormalizer({observation_size}, device={str(device)!r})"
+        )
+    return normalizer.dtype, here
+
+
+def _same_device(asked: torch.device, actual: torch.device) -> bool:
+    return asked.type == actual.type and asked.index in (None, actual.index)
+
+
+def _sampling(action_key: NestedKey, log_prob_key: NestedKey | None) -> dict[str, Any]:
+    """Arguments that make an actor sample and record its log-probability."""
+    named = {} if log_prob_key is None else {"log_prob_key": log_prob_key}
+    return {
+        "out_keys": [action_key],
+        "return_log_prob": True,
+        "default_interaction_type": InteractionType.RANDOM,
+        **named,
+    }

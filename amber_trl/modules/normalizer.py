@@ -1,0 +1,213 @@
+"""Running standardisation of observations, held by the networks that read them."""
+
+import math
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+
+class ObservationNormalizer(nn.Module):
+    r"""Standardises observations by their running mean and standard deviation.
+
+    .. math::
+        \hat s = \mathrm{clip}\!\left(
+            \frac{s - \mu}{\sqrt{\max(\sigma^2, v_{\min})}}, -c, c\right)
+
+    This is what the baseline of the AMBER paper (arXiv 1710.04423; OpenAI baselines' ppo1) does
+    inside its policy. :meth:`forward` never changes anything. :meth:`update` merges a batch into
+    the statistics (Chan, Golub and LeVeque, 1979: exact for any split of the data) and changes
+    the buffers **in place**, so that an actor, a critic, a collector in the same process and a
+    staleness filter that hold one normaliser always agree. ppo1 updates the statistics after it
+    has computed the advantages; here the caller does so right after collecting.
+
+    The state is three buffers and no parameter, so that no optimiser sees it: ``count`` (scalar),
+    ``mean`` and ``variance`` (``[size]``, population variance). They are float64 and stay so
+    under ``.to(dtype)``, ``.half()`` and the like, which change the dtype of the *result* only;
+    they follow the module to another device. Before any data they describe ``initial_count``
+    frames of mean 0 and variance 1.
+
+    Cast or move the modules that hold it *before* they are given to a TorchRL loss: a loss built
+    with ``functional=True`` that is itself cast or moved keeps a copy of the buffers, as it does
+    of any module's, and misses later updates.
+
+    It is not TorchRL's ``ObservationNorm`` or ``VecNormV2``: these are environment transforms,
+    and what they store is already normalised by the statistics of the time.
+
+    Args:
+        size: length of an observation, at least 1.
+        clip: bound of the result's absolute value, above 0, in standard deviations. ``math.inf``
+            does not clip.
+        min_variance: floor of the variance, above 0, in squared units of the observation.
+        initial_count: weight, in frames, of the prior mean 0 and variance 1. Finite, at least 0.
+        dtype: floating dtype of the result; default: torch's default dtype.
+        device: device of the statistics; default: torch's default device.
+
+    Raises:
+        ValueError: an argument is out of its range.
+        TypeError: ``size`` is no integer, or ``dtype`` no floating dtype.
+
+    Example:
+        >>> import torch
+        >>> from amber_trl.modules import ObservationNormalizer
+        >>> normalizer = ObservationNormalizer(2)
+        >>> normalizer.update(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))
+        >>> normalizer(torch.tensor([2.0, 20.0])).round(decimals=1)
+        tensor([0., 0.])
+        >>> normalizer(torch.tensor([2.0, 1e6]))[1]
+        tensor(5.)
+    """
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        clip: float = 5.0,
+        min_variance: float = 1e-2,
+        initial_count: float = 1e-2,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        _check_arguments(size, clip, min_variance, initial_count, dtype)
+        self.size = size
+        self.clip = float(clip)
+        self.min_variance = float(min_variance)
+        self._dtype = dtype or torch.get_default_dtype()
+        mean = torch.zeros(size, dtype=torch.float64, device=device)
+        self.register_buffer("count", mean.new_full((), initial_count))
+        self.register_buffer("mean", mean)
+        self.register_buffer("variance", torch.ones_like(mean))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of what :meth:`forward` returns; follows ``.to(dtype)``."""
+        return self._dtype
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Standardises observations with the statistics as they are.
+
+        Args:
+            observation: floating tensor ``[*batch, size]`` on the module's device, of any
+                floating dtype. Not checked for finiteness, which would make a GPU wait.
+
+        Returns:
+            Tensor ``[*batch, size]`` of :attr:`dtype`, in ``[-clip, clip]``.
+
+        Raises:
+            ValueError: the last dimension is not ``size``.
+            TypeError: the dtype is not floating.
+        """
+        check_observation(observation, self.size)
+        deviation = self.variance.clamp_min(self.min_variance).sqrt()
+        standardised = (observation - self.mean) / deviation
+        return standardised.clamp(-self.clip, self.clip).to(self._dtype)
+
+    @torch.no_grad()
+    def update(self, observation: Tensor) -> None:
+        """Merges a batch of observations into the statistics, in place.
+
+        Args:
+            observation: floating tensor ``[*batch, size]`` on any device, at least one frame,
+                all finite; every leading dimension counts as frames.
+
+        Raises:
+            ValueError: the last dimension is not ``size``, there is no frame, or a value is
+                NaN, infinite, or so large that its square overflows float64. The statistics
+                are then as before.
+            TypeError: the dtype is not floating.
+        """
+        check_observation(observation, self.size)
+        frames = observation.reshape(-1, self.size).to(self.mean)
+        added = frames.shape[0]
+        if added == 0:
+            raise ValueError(
+                f"observation of shape {tuple(observation.shape)} holds no frame: update needs at "
+                "least one"
+            )
+        added_mean = frames.mean(0)
+        added_squares = (frames - added_mean).square().sum(0)
+        delta = added_mean - self.mean
+        total = self.count + added
+        mean = self.mean + delta * (added / total)
+        squares = self.variance * self.count + added_squares
+        variance = (squares + delta.square() * (self.count * added / total)) / total
+        # A NaN or an infinity anywhere in a column reaches that column's variance.
+        if not torch.isfinite(variance).all():
+            raise ValueError(_describe_not_finite(frames, variance))
+        self.count.copy_(total)
+        self.mean.copy_(mean)
+        self.variance.copy_(variance)
+
+    def extra_repr(self) -> str:
+        """Arguments shown by ``repr``."""
+        return (
+            f"{self.size}, clip={self.clip}, min_variance={self.min_variance}, dtype={self._dtype}"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        self._dtype = fn(torch.empty(0, dtype=self._dtype, device=self.mean.device)).dtype
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in before.items():
+            new = self._buffers[name]
+            if old is not None and new is not None and new.dtype != old.dtype:
+                self._buffers[name] = old.to(new.device)
+        return self
+
+
+def check_observation(observation: Tensor, size: int) -> None:
+    """Refuses observations that are not floating tensors ``[*batch, size]``."""
+    if not observation.is_floating_point():
+        raise TypeError(
+            f"observation has dtype {observation.dtype}, but a floating dtype is needed: convert "
+            "it with .float()"
+        )
+    if observation.ndim == 0 or observation.shape[-1] != size:
+        raise ValueError(
+            f"observation has shape {tuple(observation.shape)}, but its last dimension must be "
+            f"{size}: pass such observations, or build the module for their size"
+        )
+
+
+def check_size(name: str, size: int) -> None:
+    """Refuses what is not an integer of at least 1."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"{name}={size!r} is a {type(size).__name__}: pass an integer")
+    if size < 1:
+        raise ValueError(f"{name}={size} must be at least 1")
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
+    """Refuses a dtype in which no network can compute."""
+    if dtype is not None and not dtype.is_floating_point:
+        raise TypeError(f"dtype={dtype} is not floating: pass torch.float32 or torch.float64")
+
+
+def _check_arguments(
+    size: int, clip: float, min_variance: float, initial_count: float, dtype: torch.dtype | None
+) -> None:
+    check_size("size", size)
+    check_dtype(dtype)
+    if not clip > 0:
+        raise ValueError(f"clip={clip} must be above 0: pass math.inf not to clip")
+    if not (min_variance > 0 and math.isfinite(min_variance)):
+        raise ValueError(f"min_variance={min_variance} must be above 0 and finite")
+    if not (initial_count >= 0 and math.isfinite(initial_count)):
+        raise ValueError(f"initial_count={initial_count} must be at least 0 and finite")
+
+
+def _describe_not_finite(frames: Tensor, variance: Tensor) -> str:
+    columns = torch.nonzero(~torch.isfinite(variance)).flatten().tolist()
+    bad = int((~torch.isfinite(frames)).sum())
+    found = f"{bad} values that are NaN or infinite" if bad else "values whose squares overflow"
+    shown = ", ".join(map(str, columns[:8])) + (", ..." if len(columns) > 8 else "")
+    return (
+        f"observation has {found} in column {shown}: the statistics were left unchanged; find "
+        "out what the environment returns there"
+    )

@@ -1,0 +1,345 @@
+"""The tasks, what reaches the environment and what is recorded, seeds, and clear refusals."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.wrappers import FlattenObservation
+from tensordict import TensorDict
+from torchrl.envs import GymWrapper, check_env_specs
+
+from amber_trl.envs import TASKS, make_env
+
+UNIT = Box(-1.0, 1.0, (2,))
+
+
+class Probe(gym.Env[Any, Any]):
+    """Keeps the last action; an episode ends after three steps."""
+
+    def __init__(
+        self, observation_space: Space[Any] = UNIT, action_space: Space[Any] = UNIT
+    ) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.last_action: Any = None
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        self.last_action = action
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == 3, False, {}
+
+
+@pytest.fixture(autouse=True)
+def _probe() -> Iterator[None]:
+    gym.register("amber_trl_test/Probe-v0", Probe)
+    yield
+    del gym.registry["amber_trl_test/Probe-v0"]
+
+
+def make_probe(**arguments: Any) -> GymWrapper:
+    return make_env("amber_trl_test/Probe-v0", 2, **arguments)
+
+
+def rollout(env: GymWrapper, steps: int = 30) -> TensorDict:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return env.rollout(steps, break_when_any_done=False)
+
+
+def test_twelve_tasks() -> None:
+    assert len(TASKS) == 12
+    assert all(env_id == task.env_id for env_id, task in TASKS.items())
+    assert TASKS["Walker2d-v4"].paper_name == "Walker2d"
+    assert TASKS["BipedalWalkerHardcore-v3"].paper_id == "BipedalWalkerHardcore-v2"
+
+
+@pytest.mark.parametrize("env_id", TASKS)
+def test_every_task_runs_and_repeats_from_its_seed(env_id: str) -> None:
+    runs = []
+    for seed in (3, 3, 4):
+        env = make_env(env_id, 2, seed=seed)
+        runs.append(rollout(env))
+        env.close()
+    first, again, other = (run["observation"] for run in runs)
+    assert torch.equal(first, again)
+    assert torch.equal(runs[0]["next", "reward"], runs[1]["next", "reward"])
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("env_id", TASKS)
+def test_tasks_limit_out_of_range_actions_themselves(env_id: str) -> None:
+    """The motion is that of the clipped action, so no task needs clipping by us."""
+    bound = make_env(env_id, 1).action_spec.space.high
+    after = []
+    for action in (3 * bound, bound):
+        env = make_env(env_id, 1, seed=0, clip_actions=False)
+        td = env.reset()
+        for _ in range(4):
+            td = env.step(td.set("action", action))["next"]
+            if td["done"].any():
+                break
+        after.append(td["observation"])
+        env.close()
+    assert torch.equal(*after)
+
+
+@pytest.mark.parametrize("env_id", ["MountainCarContinuous-v0", "LunarLanderContinuous-v3"])
+def test_other_gymnasium_environments_limit_actions_too(env_id: str) -> None:
+    test_tasks_limit_out_of_range_actions_themselves(env_id)
+
+
+def test_control_cost_is_that_of_the_unclipped_action() -> None:
+    costs = []
+    for scale in (1.0, 3.0):
+        env = make_env("HalfCheetah-v5", 1, seed=0)
+        step = env.step(env.reset().set("action", torch.full((1, 6), scale)))
+        costs.append(step["next", "reward"].item())
+        env.close()
+    # 0.1 * 6 * (9 - 1) more control cost for the same motion.
+    assert costs[0] - costs[1] == pytest.approx(4.8, abs=1e-4)
+
+
+@pytest.mark.parametrize(("clip", "reaches"), [(None, 1.0), (True, 1.0), (False, 3.0)])
+def test_only_the_environment_gets_the_clipped_action(clip: bool | None, reaches: float) -> None:
+    env = make_probe(clip_actions=clip)
+    action = torch.tensor([[3.0, -0.5]] * 2)
+    td = env.step(env.reset().set("action", action.clone()))
+    assert torch.equal(td["action"], action)
+    seen = env._env.envs[0].unwrapped.last_action
+    np.testing.assert_array_equal(seen, np.array([reaches, -0.5], dtype=np.float32))
+    assert torch.equal(env.action_spec.space.high, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5", "CartPole-v1"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_specs(env_id: str, num_envs: int) -> None:
+    env = make_env(env_id, num_envs)
+    check_env_specs(env)
+    single = gym.make(env_id)
+    assert env.batch_size == (num_envs,)
+    observation = env.reset()["observation"]
+    assert observation.shape == (num_envs, *single.observation_space.shape)
+    assert observation.numpy().dtype == single.observation_space.dtype
+    assert isinstance(env, GymWrapper)
+
+
+def test_discrete_actions_are_integers() -> None:
+    td = rollout(make_env("CartPole-v1", 2, seed=0), 60)
+    assert td["action"].dtype == torch.int64
+    assert td["action"].shape == (2, 60)
+    assert td["next", "done"].sum() > 2
+
+
+def test_discrete_actions_count_from_zero() -> None:
+    env = make_probe(action_space=Discrete(3, start=5))
+    env.step(env.reset().set("action", torch.tensor([0, 2])))
+    assert [copy.unwrapped.last_action for copy in env._env.envs] == [5, 7]
+    assert env.action_spec.space.n == 3
+
+
+def test_each_copy_is_reset_on_its_own() -> None:
+    td = rollout(make_env("CartPole-v1", 4, seed=0), 80)
+    done = td["next", "done"][:, :-1, 0]
+    continues = (td["next", "observation"][:, :-1] == td["observation"][:, 1:]).all(-1)
+    assert torch.equal(continues, ~done)
+    assert len({int(n) for n in done.sum(1)}) > 1
+
+
+def test_reset_from_a_stepped_tensordict() -> None:
+    env = make_probe()
+    assert env.reset(env.reset()).batch_size == (2,)
+
+
+def test_time_limits_truncate() -> None:
+    td = rollout(make_env("Pendulum-v1", 1, max_episode_steps=4), 8)
+    assert td["next", "truncated"].flatten().tolist() == [False, False, False, True] * 2
+    assert not td["next", "terminated"].any()
+
+
+def test_seeds_of_copies_differ_and_neighbouring_runs_share_none() -> None:
+    starts = [make_env("Pendulum-v1", 4, seed=s).reset()["observation"] for s in range(4)]
+    rows = {tuple(row) for start in starts for row in start.tolist()}
+    assert len(rows) == 16
+
+
+def test_without_a_seed_the_global_generator_decides() -> None:
+    def start() -> torch.Tensor:
+        observation: torch.Tensor = make_env("Pendulum-v1", 2).reset()["observation"]
+        return observation
+
+    torch.manual_seed(1)
+    first, second = start(), start()
+    torch.manual_seed(1)
+    assert torch.equal(start(), first)
+    assert not torch.equal(first, second)
+
+
+def test_a_seed_leaves_the_global_generators_alone() -> None:
+    state = torch.random.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
+    make_env("Pendulum-v1", 2, seed=1)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert np.array_equal(numpy_state, np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
+
+
+def test_wrappers_open_other_spaces() -> None:
+    space = Dict({"position": Box(-1.0, 1.0, (2,)), "speed": Box(-1.0, 1.0, (1,))})
+    env = make_probe(observation_space=space, wrappers=[FlattenObservation])
+    assert env.reset()["observation"].shape == (2, 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_partial_resets_with_tensors_on_cuda() -> None:
+    td = rollout(make_env("CartPole-v1", 4, seed=0, device="cuda"), 80)
+    assert td.device is not None
+    assert td.device.type == "cuda"
+    assert td["next", "done"].any()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("Pendlum-v1", "Close ids are: 'Pendulum-v1'"),
+        ("halfcheetah-v5", "'HalfCheetah-v5'"),
+        ("HalfCheetah-v1", "paper's HalfCheetah-v1 is 'HalfCheetah-v5' here"),
+        ("Hopper-v99", "'Hopper-v5'"),
+        ("nowhere/Qqqqqq-v0", "pprint_registry"),
+        ("Pendulum", "'Pendulum-v1'"),
+        ("not an id!", "env_id='not an id!' is not known"),
+    ],
+)
+def test_unknown_ids(env_id: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_env(env_id)
+
+
+def test_missing_simulators_say_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["mujoco"] = sys.modules["Box2D"] = None
+from amber_trl.envs import make_env
+for env_id in ("Hopper-v5", "BipedalWalker-v3"):
+    try:
+        make_env(env_id)
+    except ImportError as error:
+        sys.stdout.write(f"{error}\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    advice = "needs a simulator. Install it with: pip install"
+    assert done.stdout.splitlines() == [
+        f"env_id='Hopper-v5' {advice} \"gymnasium[mujoco]\"",
+        f"env_id='BipedalWalker-v3' {advice} \"gymnasium[box2d]\"",
+    ], done.stderr
+
+
+def test_an_id_may_name_its_module() -> None:
+    make_env("gymnasium.envs:Pendulum-v1", 1).close()
+    with pytest.raises(ImportError, match="no_such_module"):
+        make_env("no_such_module:Pendulum-v1", 1)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict({"a": UNIT}),
+        Tuple([UNIT, UNIT]),
+        Discrete(4),
+        Box(0, 255, (8, 8, 3), np.uint8),
+        Box(0, 255, (128,), np.uint8),
+        Box(-1.0, 1.0, (2, 2)),
+        Box(-1.0, 1.0, ()),
+    ],
+    ids=str,
+)
+def test_unsupported_observations(space: Space[Any]) -> None:
+    with pytest.raises(TypeError, match=r"observation space .*FlattenObservation"):
+        make_probe(observation_space=space)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict({"a": UNIT}),
+        MultiDiscrete([2, 3]),
+        MultiBinary(3),
+        Box(-1.0, 1.0, (2, 2)),
+        Box(-4, 4, (2,), np.int64),
+    ],
+    ids=str,
+)
+def test_unsupported_actions(space: Space[Any]) -> None:
+    with pytest.raises(TypeError, match=r"action space .*Discrete is needed"):
+        make_probe(action_space=space)
+
+
+def test_a_refused_environment_is_closed() -> None:
+    closed = []
+
+    class Closing(gym.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            closed.append(True)
+
+    with pytest.raises(TypeError, match="observation space"):
+        make_probe(observation_space=Discrete(2), wrappers=[Closing])
+    assert closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_envs": 0}, ValueError, "num_envs=0 must be at least 1"),
+        ({"num_envs": 2.0}, TypeError, r"num_envs=2\.0 is a float"),
+        ({"num_envs": True}, TypeError, "num_envs=True is a bool"),
+        ({"seed": -1}, ValueError, "seed=-1 must be at least 0"),
+        ({"seed": 1.5}, TypeError, r"seed=1\.5 is a float"),
+        ({"env_id": 3}, TypeError, "env_id=3 is a int"),
+        ({"device": "nonsense"}, ValueError, "device='nonsense' is not there"),
+        ({"device": "cuda:99"}, ValueError, "device='cuda:99' is not there"),
+        ({"device": "meta"}, ValueError, "device='meta' holds no data"),
+        ({"clip_actions": True, "env_id": "CartPole-v1"}, ValueError, "has discrete actions"),
+        ({"no_such_option": 1}, TypeError, "no_such_option"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_env(**({"env_id": "Pendulum-v1"} | arguments))
+
+
+def test_first_import_of_box2d_survives_warnings_as_errors() -> None:
+    program = """
+import warnings
+from amber_trl.envs import make_env
+warnings.simplefilter("error", DeprecationWarning)
+make_env("BipedalWalker-v3", 1).close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_other_deprecated_ids_still_warn() -> None:
+    with pytest.warns(DeprecationWarning, match="Reacher-v4 is out of date"):
+        make_env("Reacher-v4", 1).close()
+
+
+def test_observations_are_finite_and_raw() -> None:
+    env = make_env("HalfCheetah-v5", 2, seed=0)
+    first = env._env.envs[0].unwrapped
+    td = env.reset()
+    np.testing.assert_array_equal(td["observation"][0].numpy(), first._get_obs())
+    assert math.isfinite(td["observation"].sum())
