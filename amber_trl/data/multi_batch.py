@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
-from torch import Tensor, nn
-from torchrl.data import (
-    LazyTensorStorage,
-    SamplerWithoutReplacement,
-    Storage,
-    TensorDictReplayBuffer,
-    TensorStorage,
-)
+from torch import Tensor
+from torchrl.data import SamplerWithoutReplacement, Storage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.envs import Transform
 
-from amber_trl.data.samplers import (
-    AdaptiveMinibatchSampler,
-    MultiBatchSampler,
-    storage_device,
+from amber_trl.data.parts import (
+    REFUSED,
+    make_generator,
+    make_sampler,
+    make_storage,
+    refuse_arguments,
+    refuse_filter,
 )
+from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
 from amber_trl.data.validation import (
+    check_batch,
     check_divides,
     check_finite_frames,
+    check_layout,
     check_positive,
     flatten_batch,
     select_keys,
@@ -37,13 +37,6 @@ from amber_trl.data.writers import MultiBatchWriter
 from amber_trl.transforms.staleness import ISStalenessFilter
 
 __all__ = ["MultiBatchReplayBuffer"]
-
-_REFUSED = {
-    "batch_size": "it is minibatch_size times the batches in use",
-    "writer": "whole batches are written by its own MultiBatchWriter",
-    "prefetch": "prefetched minibatches would come from before a refresh",
-    "dim_extend": "[E, T] batches are flattened environment by environment",
-}
 
 
 class MultiBatchReplayBuffer(TensorDictReplayBuffer):
@@ -107,16 +100,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         staleness: ISStalenessFilter | None = None,
         keys: Sequence[NestedKey] | None = None,
         storage: Storage | Callable[[], Storage] | None = None,
-        sampler: Sampler | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
         generator: torch.Generator | None = None,
         transform: Transform | Callable[[Any], Any] | None = None,
         check_finite: bool = True,
         **kwargs: Any,
     ) -> None:
-        for name in kwargs.keys() & _REFUSED.keys():
-            raise TypeError(f"MultiBatchReplayBuffer takes no {name}=: {_REFUSED[name]}")
-        if unknown := kwargs.keys() - {"collate_fn", "pin_memory", "checkpointer"}:
-            raise TypeError(f"MultiBatchReplayBuffer takes no {sorted(unknown)}")
+        refuse_arguments(kwargs)
+        refuse_filter(transform)
         self.num_batches = check_positive("num_batches", num_batches)
         self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
         check_divides("minibatch_size", minibatch_size, frames_per_batch)
@@ -127,15 +118,13 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self.check_finite = check_finite
         self._epoch_number = 0
         self._needs_refresh = staleness is not None
-        self._check_sampler(sampler)
-        _refuse_filter(transform)
-        storage = self._check_storage(storage)
+        storage = make_storage(storage, num_batches * frames_per_batch)
         super().__init__(
             storage=storage,
-            sampler=sampler or AdaptiveMinibatchSampler(frames_per_batch),
+            sampler=self._make_sampler(sampler or AdaptiveMinibatchSampler(frames_per_batch)),
             writer=MultiBatchWriter(frames_per_batch),
             batch_size=minibatch_size,
-            generator=generator or _new_generator(storage),
+            generator=generator or make_generator(storage),
             transform=transform,
             **kwargs,
         )
@@ -177,19 +166,21 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             KeyError: if a key is missing, or one is there that earlier batches did not have.
                 Whatever is raised, the buffer is as it was.
         """
-        frames = flatten_batch(tensordict, self.frames_per_batch)
+        frames = flatten_batch(tensordict)
+        check_batch(frames, self.frames_per_batch)
         if self.check_finite:
             check_finite_frames(frames)
         if self.keys is not None:
             frames = select_keys(frames, self.keys)
         if self.staleness is not None:
             self.staleness.check_frames(frames)
-        index = super().extend(frames.copy(), update_priority=update_priority)
+        # Detached, since a storage would keep every graph ever written into it.
+        index = super().extend(frames.detach(), update_priority=update_priority)
         self._end_epoch()
         self._needs_refresh = self.staleness is not None
         return index
 
-    def add(self, data: Any) -> int:
+    def add(self, data: Any) -> NoReturn:
         """Refused: this buffer stores whole batches.
 
         Raises:
@@ -228,9 +219,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return ledger
 
     def _stored(self) -> TensorDictBase:
-        # Not self[:], which hands the storage's own TensorDict to the transform once it is full.
-        stored = self._storage[:].copy()
-        return self._transform(stored) if len(self._transform) else stored
+        # Not self[:], which lets a transform write into the storage itself.
+        stored = self._storage[:]
+        return self._transform(stored.clone()) if len(self._transform) else stored
 
     def sample(
         self,
@@ -260,7 +251,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return super().sample(batch_size, return_info, include_info)
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """One fresh epoch; it ends early when the buffer is extended, refreshed or loaded."""
+        """One fresh epoch; it ends when the buffer is extended, refreshed, loaded or iterated."""
         self._end_epoch()
         number = self._epoch_number
         while True:
@@ -295,9 +286,15 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """Restore :meth:`state_dict`; with a filter, sampling then raises until :meth:`refresh`.
 
         Raises:
-            ValueError: if the state is of a buffer of another size.
+            KeyError, ValueError: if the state is of a buffer of another size, or other keys,
+                shapes or dtypes are stored here. The buffer is as it was.
         """
         self._writer.check_state(state_dict["_writer"])
+        self._check_stored(
+            TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
+        )
+        # Before the storage is written, as another sampler's state raises.
+        self._sampler.load_state_dict(state_dict["_sampler"])
         with self._loading():
             super().load_state_dict(state_dict)
 
@@ -305,9 +302,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """Restore what ``dumps`` wrote; with a filter, sampling then raises until :meth:`refresh`.
 
         Raises:
-            ValueError: if it is of a buffer of another size.
+            KeyError, ValueError: as :meth:`load_state_dict` does.
         """
         self._writer.check_state(MultiBatchWriter.read(Path(path) / "writer"))
+        self._check_stored(TensorDict.load_memmap(Path(path) / "storage"))
+        self._sampler.loads(Path(path) / "sampler")
         with self._loading():
             super().loads(path)
 
@@ -317,20 +316,29 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         Raises:
             ValueError: if the sampler does not fit this buffer.
         """
-        self._check_sampler(sampler)
-        previous = super().set_sampler(sampler)
+        previous = super().set_sampler(self._make_sampler(sampler))
         self.set_rng(self._rng)
         self._end_epoch()
         self._needs_refresh = self.staleness is not None
         return previous
 
-    def set_writer(self, writer: Any) -> Any:
+    def set_writer(self, writer: Any) -> NoReturn:
         """Refused: whole batches are written by the buffer's own writer.
 
         Raises:
             TypeError: always.
         """
-        raise TypeError(f"MultiBatchReplayBuffer takes no writer: {_REFUSED['writer']}")
+        raise TypeError(f"MultiBatchReplayBuffer takes no writer: {REFUSED['writer']}")
+
+    def set_storage(self, storage: Any, collate_fn: Any = None) -> NoReturn:
+        """Refused: the ages that the writer knows are those of its storage.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "MultiBatchReplayBuffer keeps its storage: build another buffer with storage="
+        )
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Any:
         """Append a transform of minibatches, as in any TorchRL buffer.
@@ -338,7 +346,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         Raises:
             TypeError: if it is a staleness filter, which is given as ``staleness=``.
         """
-        _refuse_filter(transform)
+        refuse_filter(transform)
         return super().append_transform(transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Any:
@@ -347,36 +355,16 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         Raises:
             TypeError: if it is a staleness filter, which is given as ``staleness=``.
         """
-        _refuse_filter(transform)
+        refuse_filter(transform)
         return super().insert_transform(index, transform, invert=invert)
 
-    def _check_sampler(self, sampler: Sampler | None) -> None:
-        if sampler is None:
-            return
-        if self.staleness is not None and not callable(getattr(sampler, "set_active", None)):
-            raise ValueError(
-                f"sampler of type {type(sampler).__name__} has no set_active, so it cannot leave "
-                "out what staleness= drops: use AdaptiveMinibatchSampler, or no staleness"
-            )
-        frames = getattr(sampler, "frames_per_batch", self.frames_per_batch)
-        if frames != self.frames_per_batch:
-            raise ValueError(
-                f"sampler of frames_per_batch={frames} given to a buffer of frames_per_batch="
-                f"{self.frames_per_batch}: build the sampler with the buffer's number"
-            )
+    def _make_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
+        return make_sampler(sampler, self.frames_per_batch, filtered=self.staleness is not None)
 
-    def _check_storage(self, storage: Storage | Callable[[], Storage] | None) -> Storage:
-        rows = self.num_batches * self.frames_per_batch
-        if storage is None:
-            return LazyTensorStorage(rows)
-        made = storage if isinstance(storage, Storage) else storage()
-        if not isinstance(made, TensorStorage) or made.ndim != 1 or made.max_size != rows:
-            raise ValueError(
-                f"storage {type(made).__name__}(max_size={getattr(made, 'max_size', None)}, "
-                f"ndim={getattr(made, 'ndim', None)}): give a one-dimensional tensor storage of "
-                f"num_batches * frames_per_batch = {rows} rows, such as LazyTensorStorage({rows})"
-            )
-        return made
+    def _check_stored(self, other: TensorDictBase) -> None:
+        # TorchRL would merge other keys into those stored, and cast other dtypes.
+        if self._storage.initialized and not other.is_empty():
+            check_layout(other, self._storage[:])
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -387,17 +375,3 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self.set_rng(generator)
         self._epoch_number += 1
         self._needs_refresh = self.staleness is not None
-
-
-def _refuse_filter(transform: Any) -> None:
-    modules = transform.modules() if isinstance(transform, nn.Module) else ()
-    if any(isinstance(module, ISStalenessFilter) for module in modules):
-        raise TypeError(
-            "ISStalenessFilter given as a transform, where it would see minibatches only: give it "
-            "to MultiBatchReplayBuffer as staleness="
-        )
-
-
-def _new_generator(storage: Storage) -> torch.Generator:
-    generator = torch.Generator(device=storage_device(storage))
-    return generator.manual_seed(int(torch.randint(2**63 - 1, ()).item()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class MultiBatchSampler(Sampler):
             slots: slot numbers, or a boolean tensor ``[slots]``; ``None`` for every stored batch.
 
         Raises:
+            TypeError: if a slot is no integer.
             ValueError: if no slot is in use, or a number is negative or repeated.
         """
         self._active = None if slots is None else _slot_numbers(slots)
@@ -103,7 +105,7 @@ class MultiBatchSampler(Sampler):
                 f"batch_size={batch_size} in the middle of an epoch of batch_size="
                 f"{self._batch_size}: finish the epoch, or call discard_epoch() first"
             )
-        index = self._epoch[self._position]
+        index = self._epoch[self._position].to(storage_device(storage))
         self._position += 1
         self._remaining_batches = len(self._epoch) - self._position
         self._ran_out = self._remaining_batches == 0
@@ -154,11 +156,11 @@ class MultiBatchSampler(Sampler):
         self.set_active(None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Activity and what is left of the epoch, sharing no memory with the sampler."""
+        """Activity and the epoch (on the CPU), sharing no memory with the sampler."""
         return {
             "frames_per_batch": self.frames_per_batch,
             "active": None if self._active is None else list(self._active),
-            "epoch": None if self._epoch is None else self._epoch.clone(),
+            "epoch": None if self._epoch is None else self._epoch.to("cpu", copy=True),
             "position": self._position,
             "batch_size": self._batch_size,
             "ran_out": self._ran_out,
@@ -306,6 +308,8 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
 def _slot_numbers(slots: Sequence[int] | Tensor) -> tuple[int, ...]:
     if isinstance(slots, Tensor):
         slots = (slots.nonzero().flatten() if slots.dtype == torch.bool else slots).tolist()
+    if any(isinstance(slot, bool) or not isinstance(slot, Integral) for slot in slots):
+        raise TypeError(f"slots={slots}: give slot numbers, or a boolean tensor of one per slot")
     numbers = tuple(sorted(int(slot) for slot in slots))
     if not numbers or numbers[0] < 0 or len(set(numbers)) != len(numbers):
         raise ValueError(

@@ -26,21 +26,32 @@ def check_divides(name: str, value: int, frames_per_batch: int) -> int:
     return value
 
 
-def flatten_batch(tensordict: TensorDictBase, frames_per_batch: int) -> TensorDictBase:
-    """``[N]`` or ``[E, T]`` as ``[N]``, environment by environment."""
-    if not isinstance(tensordict, TensorDictBase):
-        raise TypeError(f"batch of type {type(tensordict).__name__}: give a TensorDict")
-    if tensordict.ndim not in (1, 2):
+def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
+    """Raise unless this is a TensorDict of ``[frames_per_batch]`` frames with some key."""
+    if not isinstance(frames, TensorDictBase):
+        raise TypeError(f"batch of type {type(frames).__name__}: give a TensorDict")
+    if frames.ndim != 1:
         raise ValueError(
-            f"batch of shape {tuple(tensordict.shape)}: expected [frames] or [environments, time]"
+            f"batch of shape {tuple(frames.shape)}: give [frames], or [environments, time] to a "
+            "MultiBatchReplayBuffer"
         )
-    if tensordict.numel() != frames_per_batch:
+    if len(frames) != frames_per_batch:
         raise ValueError(
-            f"batch of {tensordict.numel()} frames given to a buffer of frames_per_batch="
+            f"batch of {len(frames)} frames given to a buffer of frames_per_batch="
             f"{frames_per_batch}: collect {frames_per_batch} frames per iteration, or build the "
-            f"buffer with frames_per_batch={tensordict.numel()}"
+            f"buffer with frames_per_batch={len(frames)}"
         )
-    return tensordict.reshape(-1)
+    if frames.is_empty():
+        raise KeyError(
+            "batch without a key, or keys=[]: give and keep what the loss and the filter read"
+        )
+
+
+def flatten_batch(tensordict: TensorDictBase) -> TensorDictBase:
+    """``[N]`` or ``[E, T]`` as ``[N]``, environment by environment."""
+    if isinstance(tensordict, TensorDictBase) and tensordict.ndim == 2:
+        return tensordict.reshape(-1)
+    return tensordict
 
 
 def check_finite_frames(frames: TensorDictBase) -> None:

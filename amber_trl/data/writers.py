@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torchrl.data import RoundRobinWriter
+from torchrl.data import RoundRobinWriter, Storage, TensorStorage
 
 from amber_trl.data.samplers import storage_device
-from amber_trl.data.validation import check_layout, check_positive, flatten_batch
+from amber_trl.data.validation import check_batch, check_layout, check_positive
 
 __all__ = ["MultiBatchWriter"]
 
@@ -47,6 +47,26 @@ class MultiBatchWriter(RoundRobinWriter):
         super().__init__()
         self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
 
+    def register_storage(self, storage: Storage) -> None:
+        """Write to ``storage`` from now on; TorchRL's buffers call this.
+
+        Raises:
+            ValueError: unless it is an empty one-dimensional tensor storage of whole batches.
+        """
+        if (
+            not isinstance(storage, TensorStorage)
+            or storage.ndim != 1
+            or storage.max_size % self.frames_per_batch
+            or len(storage)
+        ):
+            raise ValueError(
+                f"storage {type(storage).__name__} of ndim={storage.ndim}, max_size="
+                f"{storage.max_size} and {len(storage)} rows: give an empty, one-dimensional "
+                f"tensor storage of a multiple of frames_per_batch={self.frames_per_batch} rows, "
+                "such as LazyTensorStorage; what it is to hold comes by extend() or loads()"
+            )
+        super().register_storage(storage)
+
     @property
     def age(self) -> Tensor:
         """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 the newest."""
@@ -71,9 +91,10 @@ class MultiBatchWriter(RoundRobinWriter):
             ValueError: if it has another number of rows, or other shapes or dtypes than stored.
             KeyError: if it has other keys than stored.
         """
-        data = flatten_batch(data, self.frames_per_batch)
-        if len(self._storage):
-            check_layout(data, self._storage.get(slice(0, 1)))
+        check_batch(data, self.frames_per_batch)
+        # Also when emptied: its memory stays laid out for the rows it held.
+        if self._storage.initialized:
+            check_layout(data, self._storage[:])
         return super().extend(data)
 
     def add(self, data: Any) -> int:
@@ -106,10 +127,10 @@ class MultiBatchWriter(RoundRobinWriter):
             ("frames_per_batch", self.frames_per_batch),
             ("num_batches", self._num_batches),
         ):
-            if state_dict[name] != own:
+            if (other := state_dict.get(name)) != own:
                 raise ValueError(
-                    f"state of {name}={state_dict[name]} given to a buffer of {name}={own}: "
-                    f"build the buffer with {name}={state_dict[name]}"
+                    f"state of {name}={other} given to a buffer of {name}={own}: build the buffer "
+                    f"with {name}={other}"
                 )
 
     def dumps(self, path: str | Path) -> None:
