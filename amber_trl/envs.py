@@ -30,6 +30,12 @@ class Task:
         env_id: Gymnasium id that stands for the task here.
         paper_id: id under which Gym had it when the paper was written.
         change: how it differs from the paper's; empty where it practically does not.
+
+    Example:
+        >>> from amber_trl.envs import TASKS
+        >>> task = TASKS["Hopper-v5"]
+        >>> task.paper_id, task.paper_name
+        ('Hopper-v1', 'Hopper')
     """
 
     env_id: str

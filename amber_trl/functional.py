@@ -30,7 +30,7 @@ def average_importance_ratio(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     .. math:: R' = \frac{1}{N} \sum_n \left(1 + |1 - e^{x_n}|\right)
 
-    with :math:`x_n` the log-ratios (Section 4 of the paper, where the sum stops one frame short of
+    with :math:`x_n` the log-ratios (equation 10 of the paper, where the sum stops one frame short of
     its own ``1/N``; here it runs over all ``N``). It is 1 when the two policies agree on every
     frame, and twice the total variation distance above 1 in expectation.
 
@@ -137,15 +137,17 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     .. math:: \frac{\left(\sum_n e^{x_n}\right)^2}{N \sum_n e^{2 x_n}}
 
-    Computed in log space, so that no ratio overflows. It does not change when all ratios are
-    multiplied by one number: a batch whose ratios are all 5 has an effective share of 1.
+    It does not change when all ratios are multiplied by one number: a batch whose ratios are all 5
+    has an effective share of 1. So it is computed from ratios relative to the largest, of which
+    none overflows.
 
     Args:
         log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
         dim: the dimension of the ``N`` frames. Defaults to the last.
 
     Returns:
-        A share in ``(0, 1]``, of ``log_ratio``'s shape without ``dim``.
+        A share in ``(0, 1]``, of ``log_ratio``'s shape without ``dim``; NaN where the largest
+        log-ratio is not finite.
 
     Raises:
         ValueError: if ``log_ratio`` is not floating or has no frames.
@@ -155,15 +157,15 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
         tensor(0.6585)
     """
     _check_log_ratio(log_ratio, dim)
-    frames = log_ratio.shape[dim]
-    log_ess = 2 * log_ratio.logsumexp(dim) - (2 * log_ratio).logsumexp(dim)
-    return (log_ess - math.log(frames)).exp()
+    relative = (log_ratio - log_ratio.amax(dim, keepdim=True)).exp()
+    share = relative.mean(dim).square() / relative.square().mean(dim)
+    return share.clamp(max=1)
 
 
 def is_stale(staleness: Tensor, drop_factor: float) -> Tensor:
     r"""Whether a batch of this staleness is left out: :math:`d > \epsilon_b`, or not finite.
 
-    Algorithm 1 of the paper, line 7: a batch is inactive when ``R' > 1 + eps_b``, that is
+    Algorithm 1 of the paper, line 11: a batch is inactive when ``R' > 1 + eps_b``, that is
     ``d > eps_b``. A staleness that is not finite counts as stale, which the paper leaves open.
 
     Args:

@@ -22,7 +22,7 @@ class AmberPPOLoss(ClipPPOLoss):
         + c_v \frac1M \sum_m (V(s_m) - \hat V_m)^2
 
     with :math:`R_m` the ratio of the actor to the *stored* behaviour log-probability of the frame
-    (the objective of Section 5 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, with the
+    (equations 7, 8 and 11 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, with the
     sign turned to minimise). It is TorchRL's :class:`torchrl.objectives.ClipPPOLoss`, whose maths
     it leaves alone; it differs in its defaults (squared-error critic, no entropy bonus, ratio
     capped at ``1e3``), in one more metric, and in that a stored advantage is required.

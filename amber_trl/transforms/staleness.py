@@ -8,7 +8,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, Independent, Normal
 from torchrl.envs import Transform
 
 from amber_trl.functional import check_drop_factor, per_dimension_deviation
@@ -18,7 +18,7 @@ from amber_trl.transforms.log_prob import (
     device_of,
     evaluation,
     joint_log_prob,
-    sum_per_frame,
+    sum_of_heads,
 )
 from amber_trl.transforms.metrics import OF_LOG_RATIO, StalenessMetric, check_metric
 
@@ -32,9 +32,9 @@ class ISStalenessFilter(Transform):
     :math:`x_n = \log \pi(a_n|s_n) - \log \pi_b(a_n|s_n)` between the actor as it is now and the
     recorded log-probability of the behaviour policy, a metric gives a staleness :math:`d \ge 0`.
     By default :math:`d = R' - 1` with the batch average importance weight
-    :math:`R' = \frac1N \sum_n (1 + |1 - e^{x_n}|)` of Section 4 of the AMBER paper
+    :math:`R' = \frac1N \sum_n (1 + |1 - e^{x_n}|)` of equation 10 of the AMBER paper
     (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). A batch is in use when :math:`d` is
-    finite and at most ``drop_factor`` (Algorithm 1, line 7). The newest batch is always in use,
+    finite and at most ``drop_factor`` (Algorithm 1, line 11). The newest batch is always in use,
     where ages are known.
 
     Give it to :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``staleness=``: it needs whole
@@ -109,8 +109,10 @@ class ISStalenessFilter(Transform):
         super().__init__(out_keys=[mask_key])
         if not max_importance_ratio > 0:
             raise ValueError(f"max_importance_ratio={max_importance_ratio}: give one above 0")
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size={chunk_size}: give at least one frame per forward pass")
+        if not isinstance(chunk_size, int) or chunk_size < 1:
+            raise ValueError(
+                f"chunk_size={chunk_size!r}: give the frames of a forward pass, 1 or more"
+            )
         self.metric = check_metric(metric)
         self.report_only = report_only
         self.max_importance_ratio = max_importance_ratio
@@ -260,7 +262,7 @@ class ISStalenessFilter(Transform):
             ValueError: if the number of dimensions is neither 1 nor 2, there are no frames, or a
                 log-probability has more than one number per frame.
         """
-        if tensordict.ndim not in (1, 2) or not tensordict.numel():
+        if tensordict.ndim not in (1, 2) or 0 in tensordict.batch_size:
             raise ValueError(
                 f"tensordict of batch size {tuple(tensordict.shape)}: expected [batches, frames] "
                 "or [frames], with at least one frame"
@@ -272,12 +274,11 @@ class ISStalenessFilter(Transform):
                 f"{missing} missing of the keys {self.in_keys} that the staleness filter reads to "
                 "evaluate the actor's log-probability on stored frames: record them when "
                 "collecting (return_log_prob=True), keep them in storage (keys=), or name them "
-                "(action_key=, log_prob_key=)"
+                "(action_key=, log_prob_key=, loc_key=, scale_key=)"
             )
-        for key in self.log_prob_keys:
-            log_prob = tensordict.get(key)
-            if isinstance(log_prob, Tensor):
-                check_one_per_frame(key, log_prob, tensordict.numel())
+        if len(self.log_prob_keys) == 1:
+            log_prob = tensordict.get(self.log_prob_keys[0])
+            check_one_per_frame(self.log_prob_keys[0], log_prob, tensordict.numel())
 
     def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Log-ratios ``[frames]``, and those ``[frames, D]`` of the action dimensions or empty."""
@@ -286,17 +287,16 @@ class ISStalenessFilter(Transform):
         with evaluation(actor):
             dist = actor.get_dist(there.select(*actor.in_keys))
             current = joint_log_prob(dist, there, self.action_keys)
-        behaviour = sum_per_frame([there.get(key) for key in self.log_prob_keys])
-        check_one_per_frame("the actor's log-probability", current, len(frames))
+        behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
         of_dimension = behaviour.new_empty(0)
         if self.metric == "per_dimension":
-            of_dimension = self._log_ratio_of_dimensions(dist, there)
-        log_ratio = current.reshape(-1) - behaviour.reshape(-1)
+            of_dimension = self._log_ratio_of_dimensions(dist, there).reshape(len(frames), -1)
+        log_ratio = current - behaviour
         home = frames.get(self.log_prob_keys[0]).device
         return log_ratio.to(home), of_dimension.to(home)
 
     def _log_ratio_of_dimensions(self, dist: Distribution, frames: TensorDictBase) -> Tensor:
-        normal = getattr(dist, "base_dist", dist)
+        normal = dist.base_dist if isinstance(dist, Independent) else dist
         if not isinstance(normal, Normal):
             raise ValueError(
                 f'metric="per_dimension" needs a Gaussian actor, got {type(dist).__name__}: choose '
@@ -334,9 +334,8 @@ class ISStalenessFilter(Transform):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_actor": None}
 
-    def extra_repr(self) -> str:
-        """The settings shown by ``repr``."""
+    def __repr__(self) -> str:
         return (
-            f"drop_factor={self.drop_factor}, metric={self.metric!r}, "
-            f"report_only={self.report_only}, keys={self.in_keys}"
+            f"{type(self).__name__}(drop_factor={self.drop_factor}, metric={self.metric!r}, "
+            f"report_only={self.report_only}, keys={self.in_keys})"
         )
