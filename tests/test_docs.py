@@ -1,0 +1,126 @@
+"""What the documentation promises: every public name has a page and an example, and examples run."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import amber_trl
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text()
+REFERENCE = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+
+ROOMS = [
+    importlib.import_module(f"amber_trl.{found.name}")
+    for found in pkgutil.iter_modules(amber_trl.__path__)
+    if not found.name.startswith("_")
+]
+
+
+def public_objects() -> dict[str, object]:
+    """Each name that a room makes public, by ``room.name``."""
+    return {
+        f"{room.__name__}.{name}": getattr(room, name) for room in ROOMS for name in room.__all__
+    }
+
+
+def classes_and_functions() -> list[str]:
+    """The public names that can have a docstring: constants and type aliases cannot."""
+    return [
+        path
+        for path, thing in public_objects().items()
+        if inspect.isclass(thing) or inspect.isroutine(thing)
+    ]
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def marked_block(name: str) -> str:
+    """The README's Python block between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
+    found = re.search(rf"<!-- {name} -->(.*?)<!-- /{name} -->", README, re.DOTALL)
+    assert found, f"README.md lacks the markers of {name}"
+    (block,) = python_blocks(found[1])
+    return block
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_each_room_says_what_it_is_and_has_a_reference_page(room: ModuleType) -> None:
+    assert (room.__doc__ or "").strip().endswith(".")
+    assert isinstance(room.__all__, list | tuple)
+    assert f".. automodule:: {room.__name__}\n" in REFERENCE
+
+
+@pytest.mark.parametrize("path", classes_and_functions())
+def test_each_public_name_has_a_docstring_with_an_example(path: str) -> None:
+    text = inspect.getdoc(public_objects()[path])
+    assert text, f"{path} has no docstring"
+    assert ">>> " in text, f"{path}: its docstring has no example"
+
+
+def test_public_at_the_top_is_public_in_a_room() -> None:
+    rooms = {path.rpartition(".")[2] for path in public_objects()}
+    rooms |= {room.__name__.rpartition(".")[2] for room in ROOMS}
+    assert set(amber_trl.__all__) - rooms <= {"__version__"}
+    assert all(hasattr(amber_trl, name) for name in amber_trl.__all__)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=f"{page.name}-{number}")
+        for page in sorted(DOCS.rglob("*.md"))
+        for number, block in enumerate(python_blocks(page.read_text()))
+    ],
+)
+def test_examples_on_the_pages_run(block: str) -> None:
+    exec(compile(block, "<page>", "exec"), {"__name__": "__main__"})
+
+
+def test_readme_loop_trains() -> None:
+    block = marked_block("compose").replace("2048", "256")
+    assert len(block.splitlines()) <= 40, "the example is meant to be read at a glance"
+    scope: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(block, "<README compose>", "exec"), scope)
+    assert scope["frames"] == scope["total_frames"]
+    actor = scope["actor"]
+    assert isinstance(actor, torch.nn.Module)
+    assert all(parameter.isfinite().all() for parameter in actor.parameters())
+
+
+def test_readme_loads_a_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = marked_block("load-policy")
+    assert len(block.splitlines()) <= 12
+    assert "weights_only=True" in block
+    (run_dir,) = set(re.findall(r"runs/[\w.-]+", block))
+    recipe = ROOT / "recipes" / "ppo_amber_mujoco.py"
+    command = [sys.executable, str(recipe), "--smoke", "--run-dir", run_dir]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(block, "<README load-policy>", "exec"), scope)
+
+
+@pytest.mark.parametrize(
+    "name", re.findall(r"`(tests/[\w/]+\.py::\w+)`", (DOCS / "equations.md").read_text())
+)
+def test_tests_named_beside_the_equations_exist(name: str) -> None:
+    file, _, function = name.partition("::")
+    assert re.search(rf"^ *def {function}\(", (ROOT / file).read_text(), re.MULTILINE)
+
+
+def test_relative_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name} links to {link}"

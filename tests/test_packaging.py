@@ -1,0 +1,111 @@
+"""The wheel is complete, its metadata agree, and importing it stays light."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import metadata, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Run in a fresh interpreter, where no test has imported anything: prints what the import brought along.
+PROBE = """
+import socket, sys
+
+def refuse(*args, **kwargs):
+    raise RuntimeError("import used the network")
+
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+import amber_trl
+
+heavy = {"matplotlib", "tensorboard", "sphinx", "pytest", "wandb", "torch.utils.tensorboard"}
+print(amber_trl.__file__)
+print(amber_trl.__version__)
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, built by the declared backend without isolation, hence offline."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    package = ROOT / "amber_trl"
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+        info = {Path(name).name for name in archive.namelist() if ".dist-info/" in name}
+    assert "amber_trl/py.typed" in shipped
+    assert shipped == sources
+    assert {"METADATA", "LICENSE"} <= info
+
+
+def test_wheel_imports_light_and_offline(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    probe = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROBE],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    where, stated, heavy = probe.stdout.splitlines()
+    assert Path(where).is_relative_to(tmp_path)
+    assert stated == version("amber_trl")
+    assert heavy == "[]"
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("pyproject.toml", r'^version = "(.+)"$'),
+        ("CITATION.cff", r"^version: (.+)$"),
+        ("CHANGELOG.md", r"^## \[(\d.+?)\]"),
+    ],
+)
+def test_the_installed_version_is_the_one_stated(file: str, pattern: str) -> None:
+    stated = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
+    assert stated
+    assert stated[1] == version("amber_trl")
+
+
+def test_metadata_state_licence_and_python_versions() -> None:
+    stated = metadata("amber_trl")
+    assert stated["License-Expression"] == "MIT"
+    assert stated["Requires-Python"] == "<3.14,>=3.11"
+    classifiers = set(stated.get_all("Classifier") or [])
+    for minor in (11, 12, 13):
+        assert f"Programming Language :: Python :: 3.{minor}" in classifiers
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(
+        r"^<!-- test-command -->\n```bash\n(.+)\n```\n<!-- /test-command -->$",
+        readme,
+        re.MULTILINE,
+    )
+    assert command, "README.md lacks the marked one-line test command"
+    assert "\n" not in command[1]
+    assert "pytest" in command[1]
+    assert "<!-- test-command -->" in (ROOT / ".ci" / "run").read_text()
