@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -28,21 +28,26 @@ def evaluation(actor: nn.Module) -> Iterator[None]:
 
 
 def joint_log_prob(dist: Distribution, frames: TensorDictBase, keys: Sequence[NestedKey]) -> Tensor:
-    """Log-probability of the stored actions, one number per frame."""
-    if not isinstance(dist, CompositeDistribution):
-        return dist.log_prob(frames.get(keys[0]))
-    with set_composite_lp_aggregate(False):
-        return sum_per_frame([dist.log_prob(frames.select(*keys))])
+    """Log-probability of the stored actions, ``[frames]``."""
+    if isinstance(dist, CompositeDistribution):
+        with set_composite_lp_aggregate(False):
+            heads = dist.log_prob(frames.select(*keys))
+        return sum_of_heads(heads.values(True, True), len(frames))
+    action = frames.get(keys[0])
+    # A distribution would broadcast an action of another size without a word.
+    if dist.event_shape and action.shape[-len(dist.event_shape) :] != dist.event_shape:
+        raise ValueError(
+            f"{keys[0]} of shape {tuple(action.shape[1:])} per frame: the actor's "
+            f"{type(dist).__name__} is over actions of shape {tuple(dist.event_shape)}"
+        )
+    log_prob = dist.log_prob(action)
+    check_one_per_frame("the actor's log-probability", log_prob, len(frames))
+    return log_prob.reshape(-1)
 
 
-def sum_per_frame(log_probs: Sequence[Tensor | TensorDictBase]) -> Tensor:
-    """The joint log-probability of the parts of an action."""
-    leaves = [
-        leaf
-        for value in log_probs
-        for leaf in ([value] if isinstance(value, Tensor) else value.values(True, True))
-    ]
-    return leaves[0] if len(leaves) == 1 else torch.stack([x.flatten() for x in leaves]).sum(0)
+def sum_of_heads(log_probs: Iterable[Tensor], frames: int) -> Tensor:
+    """The joint log-probability ``[frames]`` of the heads of an action, each ``[frames, ...]``."""
+    return torch.stack([head.reshape(frames, -1).sum(-1) for head in log_probs]).sum(0)
 
 
 def check_one_per_frame(name: object, log_prob: Tensor, frames: int) -> None:
