@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor
@@ -34,24 +36,28 @@ class AmberPPOLoss(ClipPPOLoss):
     Reads the actor's and the critic's ``in_keys``, the action, its log-probability, ``advantage``
     (``[..., 1]``) and ``value_target`` (``[..., 1]``), all renamed by ``set_keys``; returns
     ``loss_objective``, ``loss_critic``, ``loss_entropy`` (with an entropy bonus) and metrics.
+    ``in_keys`` and ``out_keys`` list them, and dispatch takes and returns them as tensors.
 
     Args:
         actor_network: the actor.
         critic_network: the critic; ``None`` with ``critic_coeff=0``.
 
     Keyword Args:
-        clip_epsilon: clip range ``eps``, above 0 and at most 1 (or a pair, below and above);
-            annealed by assigning to it.
-        entropy_coeff: weight of the entropy bonus, or one per action head; 0 for no bonus.
-        critic_coeff: ``c_v``, at least 0.
+        clip_epsilon: clip range ``eps`` in [0, 1] (or a pair, below and above); annealed by
+            assigning to it.
+        entropy_coeff: weight of the entropy bonus, or one per action head; 0 for no bonus, which
+            assigning to it later does not turn on.
+        critic_coeff: ``c_v``, at least 0; 0 for no critic loss.
         loss_critic_type: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        max_importance_ratio: cap of the ratio; ``None`` for no cap, and no protection.
+        max_importance_ratio: cap of the ratio, above 0; ``None`` for no cap, and no protection.
         **kwargs: any other of ``ClipPPOLoss`` (``functional``, ``normalize_advantage``,
             ``reduction``, ...).
 
     Raises:
-        ValueError: if a coefficient is out of range.
-        KeyError: when called without a stored advantage.
+        TypeError: if ``entropy_bonus`` is given, which ``entropy_coeff`` decides.
+        ValueError: if a coefficient is out of range; when called, if advantage, value target or
+            log-probability is of a wrong shape.
+        KeyError: when called without a key that it reads, such as a stored advantage.
 
     Examples:
         >>> import torch
@@ -66,6 +72,9 @@ class AmberPPOLoss(ClipPPOLoss):
         tensor(0.)
     """
 
+    _in_keys: list[NestedKey] | None
+    _out_keys: list[NestedKey] | None
+
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
@@ -78,30 +87,49 @@ class AmberPPOLoss(ClipPPOLoss):
         max_importance_ratio: float | None = 1e3,
         **kwargs: Any,
     ) -> None:
-        _check_coefficients(clip_epsilon, entropy_coeff, critic_coeff)
+        if "entropy_bonus" in kwargs:
+            raise TypeError("AmberPPOLoss takes no entropy_bonus=: give entropy_coeff, 0 for none")
+        _check_coefficients(clip_epsilon, entropy_coeff, critic_coeff, max_importance_ratio)
         super().__init__(
             actor_network,
             critic_network,
-            clip_epsilon=clip_epsilon,
+            clip_epsilon=_as_float(clip_epsilon),
             entropy_bonus=bool(entropy_coeff),
-            entropy_coeff=entropy_coeff,
-            critic_coeff=critic_coeff,
+            entropy_coeff=_as_float(entropy_coeff),
+            critic_coeff=_as_float(critic_coeff),
             loss_critic_type=loss_critic_type,
-            max_importance_ratio=max_importance_ratio,
+            max_importance_ratio=_as_float(max_importance_ratio),
             **kwargs,
         )
+
+    def _set_in_keys(self) -> None:
+        """What the loss reads: unlike ``ClipPPOLoss``, no next frame, but what GAE made of it."""
+        named = self.tensor_keys
+        keys = [*self.actor_network.in_keys]
+        for name in (named.action, named.sample_log_prob):
+            keys += name if isinstance(name, list) else [name]
+        keys.append(named.advantage)
+        if self.critic_network is not None and self.critic_coeff is not None:
+            keys += [*self.critic_network.in_keys, named.value_target]
+            if self.clip_value is not None:
+                keys.append(named.value)
+        self._in_keys = list(dict.fromkeys(keys))
 
     @property
     def out_keys(self) -> list[NestedKey]:
         """What the loss returns."""
-        keys: list[NestedKey] = super().out_keys
-        if "capped_frames" not in keys:
-            keys.append("capped_frames")
-        return keys
+        if self._out_keys is None:
+            keys = [*super().out_keys]
+            if not self._has_critic:
+                keys.remove("loss_critic")
+            elif self.log_explained_variance:
+                keys.append("explained_variance")
+            self._out_keys = [*keys, "capped_frames"]
+        return self._out_keys
 
     @out_keys.setter
     def out_keys(self, values: list[NestedKey]) -> None:
-        self._out_keys: list[NestedKey] | None = values
+        self._out_keys = values
 
     @dispatch  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -115,7 +143,9 @@ class AmberPPOLoss(ClipPPOLoss):
 
         Raises:
             KeyError: if there is no stored advantage. Recomputing it here from old frames with the
-                current critic, as ``ClipPPOLoss`` would, is not what the method does.
+                current critic, as ``ClipPPOLoss`` would, is not what the method does. Also if
+                another key is missing.
+            ValueError: if advantage, value target or log-probability is of a wrong shape.
         """
         if tensordict.get(self.tensor_keys.advantage, None) is None:
             raise KeyError(
@@ -123,6 +153,12 @@ class AmberPPOLoss(ClipPPOLoss):
                 "is collected (torchrl.objectives.value.GAE), and store them; or name the key with "
                 "set_keys(advantage=...)"
             )
+        missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
+        if missing:
+            raise KeyError(f"{missing} missing of the keys {self.in_keys} that the loss reads")
+        _check_column(self.tensor_keys.advantage, tensordict)
+        if self._has_critic:
+            _check_column(self.tensor_keys.value_target, tensordict)
         self._capped_frames: Tensor | None = None
         losses = super().forward(tensordict)
         losses.set("capped_frames", self._capped_frames)
@@ -132,27 +168,62 @@ class AmberPPOLoss(ClipPPOLoss):
 
     def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
         weights = super()._log_weight(tensordict, adv_shape)
-        log_ratio = weights[0].detach()
-        over = log_ratio.new_zeros(())
+        log_ratio, log_correction = weights[0].detach(), weights[3]
+        name = self.tensor_keys.sample_log_prob
+        stored = None if isinstance(name, list) else tensordict.get(name)
+        if isinstance(stored, Tensor) and stored.shape != log_ratio.shape[:-1]:
+            raise ValueError(
+                f"{name!r} of shape {tuple(stored.shape)} makes log-ratios of shape "
+                f"{tuple(log_ratio.shape[:-1])}: store it in the shape that the actor gives it, "
+                "[frames] for one action per frame"
+            )
+        capped = torch.zeros_like(log_ratio)
         if self.max_importance_ratio is not None:
-            over = (log_ratio > self.max_importance_ratio.log()).sum().to(log_ratio.dtype)
-        self._capped_frames = over
+            # ``ClipPPOLoss`` lowers the correction to the right-hand side where it caps.
+            capped = log_correction >= self.max_importance_ratio.log() - log_ratio
+        self._capped_frames = capped.sum().to(log_ratio.dtype)
         return weights
+
+
+def _check_column(name: NestedKey, frames: TensorDictBase) -> None:
+    value = frames.get(name)
+    if value.ndim <= frames.ndim or value.shape[-1] != 1 or not value.is_floating_point():
+        raise ValueError(
+            f"{name!r} of shape {tuple(value.shape)} and dtype {value.dtype} for frames "
+            f"{tuple(frames.shape)}: give floating numbers of shape [..., 1]"
+        )
 
 
 def _check_coefficients(
     clip_epsilon: float | tuple[float, float],
     entropy_coeff: float | Mapping[NestedKey, float],
     critic_coeff: float,
+    max_importance_ratio: float | None,
 ) -> None:
     ranges = clip_epsilon if isinstance(clip_epsilon, tuple | list) else (clip_epsilon,)
-    if not all(0 <= value <= 1 for value in ranges):
+    if not all(_is_number(value, 1) for value in ranges):
         raise ValueError(
-            f"clip_epsilon={clip_epsilon} is out of range: give a number in [0, 1], such as the "
+            f"clip_epsilon={clip_epsilon!r} is out of range: give a number in [0, 1], such as the "
             "paper's 0.4"
         )
     coefficients = entropy_coeff.values() if isinstance(entropy_coeff, Mapping) else [entropy_coeff]
-    if not all(value >= 0 for value in coefficients):
-        raise ValueError(f"entropy_coeff={entropy_coeff} is out of range: give at least 0")
-    if not critic_coeff >= 0:
-        raise ValueError(f"critic_coeff={critic_coeff} is out of range: give at least 0")
+    if not all(_is_number(value) for value in coefficients):
+        raise ValueError(f"entropy_coeff={entropy_coeff!r} is out of range: give at least 0")
+    if not _is_number(critic_coeff):
+        raise ValueError(f"critic_coeff={critic_coeff!r} is out of range: give at least 0")
+    cap = max_importance_ratio
+    if cap is not None and not (_is_number(cap) and cap > 0):
+        raise ValueError(
+            f"max_importance_ratio={cap!r} is out of range: give a number above 0, or None for no "
+            "cap"
+        )
+
+
+def _is_number(value: Any, high: float = math.inf) -> bool:
+    number = isinstance(value, int | float | Tensor) and not isinstance(value, bool)
+    return number and bool(0 <= value <= high)
+
+
+def _as_float(value: Any) -> Any:
+    """An ``int`` as a ``float``: TorchRL would keep, and anneal, it as an integer."""
+    return float(value) if isinstance(value, int) else value
