@@ -1,7 +1,9 @@
-"""Schedules, the update step, episode records and the run directory."""
+"""Schedules, the update step, episode records, the log and the run directory."""
 
+from amber_trl.training.config import Range, check_fields
 from amber_trl.training.episodes import Episode, EpisodeRecorder
 from amber_trl.training.interrupts import StopOnInterrupt
+from amber_trl.training.log import TrainingLog
 from amber_trl.training.run_directory import RunDirectory
 from amber_trl.training.schedules import LinearSchedule
 from amber_trl.training.update import UpdateStep
@@ -10,7 +12,10 @@ __all__ = [
     "Episode",
     "EpisodeRecorder",
     "LinearSchedule",
+    "Range",
     "RunDirectory",
     "StopOnInterrupt",
+    "TrainingLog",
     "UpdateStep",
+    "check_fields",
 ]

@@ -20,6 +20,11 @@ class Episode(NamedTuple):
         length: its frames.
         terminated: whether the environment ended it.
         truncated: whether a time limit ended it.
+
+    Examples:
+        >>> from amber_trl.training import Episode
+        >>> Episode(200, -1204.5, 200, terminated=False, truncated=True).episode_return
+        -1204.5
     """
 
     frame: int

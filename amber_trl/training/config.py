@@ -1,0 +1,80 @@
+"""Ranges beside the fields of a recipe's configuration."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a number, or each number of a tuple, may lie; for ``typing.Annotated``.
+
+    Attributes:
+        low: least value, included unless ``above``.
+        high: greatest value, included; infinity is in range only if ``infinite``.
+        above: whether ``low`` itself is out of range.
+        infinite: whether infinity is in range.
+
+    Examples:
+        >>> from amber_trl.training import Range
+        >>> 0 in Range(0, 1), 0 in Range(0, 1, above=True), float("nan") in Range(0)
+        (True, False, False)
+        >>> print(Range(0, 1, above=True))
+        in (0, 1]
+    """
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    infinite: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if math.isinf(value) and not self.infinite:
+            return False
+        return (value > self.low if self.above else value >= self.low) and value <= self.high
+
+    def __str__(self) -> str:
+        end = "]" if self.infinite or math.isfinite(self.high) else ")"
+        return f"in {'(' if self.above else '['}{self.low}, {self.high}{end}"
+
+
+def check_fields(config: Any) -> None:
+    """Refuses a configuration of which a field is out of its annotated range.
+
+    A field annotated ``Annotated[float, Range(0, 1)]`` must be in the range, one annotated
+    ``Literal[...]`` must be one of the choices. ``None`` is not checked. Annotations of base
+    classes count too.
+
+    Args:
+        config: an instance of a dataclass.
+
+    Raises:
+        ValueError: naming the first field that does not fit, its value and the rule.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from typing import Annotated
+        >>> from amber_trl.training import Range, check_fields
+        >>> @dataclass(frozen=True)
+        ... class Config:
+        ...     gamma: Annotated[float, Range(0, 1)] = 0.99
+        >>> check_fields(Config(gamma=1.5))
+        Traceback (most recent call last):
+            ...
+        ValueError: gamma=1.5: choose a value in [0, 1]
+    """
+    for base in reversed(type(config).__mro__[:-1]):
+        for name, hint in get_type_hints(base, include_extras=True).items():
+            value = getattr(config, name)
+            if value is not None:
+                _check_field(name, value, hint)
+
+
+def _check_field(name: str, value: Any, hint: Any) -> None:
+    for part in (hint, *get_args(hint)):
+        if isinstance(part, Range):
+            for number in value if isinstance(value, tuple | list) else (value,):
+                if number not in part:
+                    raise ValueError(f"{name}={value}: choose a value {part}")
+        elif get_origin(part) is Literal and value not in get_args(part):
+            raise ValueError(f"{name}={value!r}: choose one of {list(get_args(part))}")

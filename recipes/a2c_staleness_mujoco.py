@@ -1,0 +1,118 @@
+"""Reuse past batches in A2C, whose loss knows nothing of it.
+
+    python recipes/a2c_staleness_mujoco.py                    # up to four batches
+    python recipes/a2c_staleness_mujoco.py --num-batches 1    # reference: plain A2C
+
+Buffer, filter and sampler are those of PPO-AMBER, untouched; the loss is TorchRL's. A2C weighs no
+frame by its importance ratio, so each old frame biases the gradient by as much as the actor has
+moved since. The filter bounds that bias, it does not remove it: hence a small drop factor, one
+pass per iteration, and plain A2C as the reference to compare with.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from torchrl.collectors import Collector
+from torchrl.data import Categorical
+from torchrl.objectives import A2CLoss
+from torchrl.objectives.value import GAE
+
+from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.envs import make_env
+from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
+from amber_trl.training import (
+    LinearSchedule,
+    Range,
+    RunDirectory,
+    TrainingLog,
+    UpdateStep,
+    check_fields,
+)
+from amber_trl.transforms import ISStalenessFilter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What to train, and how."""
+
+    env_id: str = "InvertedPendulum-v5"
+    """Gymnasium id of an environment with Box observations and actions; 8 run together."""
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Seeds networks, environments, actions and minibatches."""
+    run_dir: Path | None = None
+    """Where the run's files go (runs/a2c)."""
+    overwrite: bool = False
+    """Replace a run that the directory already holds."""
+    total_frames: Annotated[int, Range(1)] = 300_000
+    """Frames to train for; learning rate and drop factor are annealed towards it."""
+    frames_per_batch: Annotated[int, Range(1)] = 2048
+    """Frames collected per iteration, by all environments together."""
+    num_batches: Annotated[int, Range(1)] = 4
+    """Batches kept, the newest included; 1 is plain A2C."""
+    drop_factor: Annotated[float, Range(0, infinite=True)] = 0.05
+    """Staleness R' - 1 beyond which a batch is not used."""
+    minibatch_size: Annotated[int, Range(1)] = 64
+    """Frames of a minibatch per batch in use."""
+    learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
+    """Adam's step size."""
+    smoke: bool = False
+    """Ten short iterations."""
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    check_fields(config)
+    size = 256 if config.smoke else config.frames_per_batch
+    total = 2560 if config.smoke else -(-config.total_frames // size) * size
+    torch.set_num_threads(1)
+    torch.manual_seed(config.seed)
+    env = make_env(config.env_id, 8, seed=config.seed)
+    if isinstance(env.action_spec, Categorical):
+        raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
+    run = RunDirectory(config.run_dir or "runs/a2c", overwrite=config.overwrite)
+    run.write_config(asdict(config))
+
+    observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
+    arguments = {"observation_size": observations, "action_size": actions}
+    normalizer = ObservationNormalizer(observations)
+    actor = gaussian_actor(**arguments, normalizer=normalizer)
+    critic = value_critic(observations, normalizer=normalizer)
+    advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
+    staleness = ISStalenessFilter(actor, config.drop_factor)
+    keys = [*staleness.in_keys, "advantage", "value_target"]
+    replay = MultiBatchReplayBuffer(
+        config.num_batches, size, config.minibatch_size, staleness=staleness, keys=keys
+    )
+    loss = A2CLoss(actor, critic, entropy_bonus=False, critic_coeff=1.0, loss_critic_type="l2")
+    optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
+    update = UpdateStep(loss, optimizer)
+    schedule = LinearSchedule(total, optimizer=optimizer, staleness=staleness)
+    collector = Collector(  # no transforms: a feed-forward actor needs none
+        env, actor, frames_per_batch=size, total_frames=total, auto_register_policy_transforms=False
+    )
+    frames = 0
+    with TrainingLog(run, total, size, config.num_batches) as log:
+        for batch in collector:
+            annealed = schedule.step(frames)
+            normalizer.update(batch["observation"])
+            replay.extend(advantage(batch.copy()))
+            ledger = replay.refresh()
+            metrics = [update(minibatch) for minibatch in replay]
+            frames += batch.numel()
+            log.iteration(batch, annealed, metrics, ledger)
+        collector.shutdown()
+        policy = {"env_id": config.env_id, "arguments": arguments, "actor": actor.state_dict()}
+        run.save_policy(policy)
+        run.write_summary(summary := log.summary())
+    return summary
+
+
+if __name__ == "__main__":
+    summary = train(tyro.cli(Config, description=__doc__))
+    sys.stdout.write(f"final score {summary['final_score']:.4g} after {summary['frames']} frames\n")

@@ -1,0 +1,336 @@
+"""Train PPO, PPO-MBER or PPO-AMBER on a Gymnasium environment.
+
+    python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --setup amber
+    python recipes/ppo_amber_mujoco.py --env-id HalfCheetah-v5 --setup ppo --seed 3
+    python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --setup amber --protocol paper
+
+`ppo` learns from the newest batch, `mber` from the last two, `amber` from those of the last eight
+that are still close to the current policy (Han & Sung, arXiv 1710.04423). What to expect after a
+million frames, with `amber`: a last-100 return near -150 on Pendulum-v1. The run directory then
+holds config.json, versions.json, episodes.csv, iterations.csv, timing.csv, policy.pt and
+summary.json. Ctrl-C finishes the iteration, saves, and exits with code 130.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+import tyro
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torchrl.collectors import Collector
+from torchrl.data import Categorical
+from torchrl.envs import EnvBase
+from torchrl.objectives.value import GAE
+
+from amber_trl.data import (
+    AdaptiveMinibatchSampler,
+    EpisodicMinibatchSampler,
+    MultiBatchReplayBuffer,
+)
+from amber_trl.envs import make_env
+from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
+from amber_trl.objectives import AmberPPOLoss
+from amber_trl.training import (
+    LinearSchedule,
+    Range,
+    RunDirectory,
+    StopOnInterrupt,
+    TrainingLog,
+    UpdateStep,
+    check_fields,
+)
+from amber_trl.transforms import ISStalenessFilter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What to train, and how. Where a default is None, the text says what it stands for."""
+
+    env_id: str = "HalfCheetah-v5"
+    """Gymnasium id of an environment with a Box observation and a Box or Discrete action."""
+    setup: Literal["ppo", "mber", "amber"] = "amber"
+    """ppo: the newest batch only. mber: all stored batches. amber: those that are not stale."""
+    protocol: Literal["default", "paper"] = "default"
+    """default: 8 environments, time limits bootstrapped. paper: 1 environment, limits terminal."""
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Seeds networks, environments, actions and minibatches."""
+    total_frames: Annotated[int | None, Range(1)] = None
+    """Frames to train for, towards which everything is annealed (1 000 000; smoke: 2560)."""
+    device: str = "cpu"
+    """Torch device of networks and storage."""
+    num_threads: Annotated[int, Range(1)] = 1
+    """Threads that torch uses; for networks of this size one is fastest."""
+    run_dir: Path | None = None
+    """Where the run's files go (runs/ENV_ID-SETUP-seedSEED)."""
+    overwrite: bool = False
+    """Replace a run that the directory already holds."""
+    tensorboard: bool = False
+    """Log to TensorBoard too, in the run directory."""
+    progress: bool = True
+    """Show a progress bar."""
+    smoke: bool = False
+    """A few short iterations that exercise everything within 20 seconds, and learn nothing."""
+
+    num_envs: Annotated[int | None, Range(1)] = None
+    """Environments stepped in one process (by the protocol: 8 or 1)."""
+    time_limits: Literal["bootstrap", "terminal"] | None = None
+    """Whether the value goes on beyond a time limit (by the protocol: bootstrap or terminal)."""
+    frames_per_batch: Annotated[int | None, Range(1)] = None
+    """N, frames collected per iteration, by all environments together (2048; smoke: 256)."""
+    num_batches: Annotated[int | None, Range(1)] = None
+    """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8)."""
+    drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
+    """Staleness beyond which a batch is not used, in [0, inf], annealed to 0 (amber: 0.25)."""
+    staleness_metric: Literal[
+        "mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"
+    ] = "mean_abs_deviation"
+    """How a batch's staleness is measured; the default is the paper's R' - 1."""
+    epochs: Annotated[int | None, Range(1)] = None
+    """Passes over the batches in use, per iteration (10; smoke: 2)."""
+    minibatch_size: Annotated[int, Range(1)] = 64
+    """Frames of a minibatch per batch in use; must divide frames_per_batch."""
+    scale_minibatch: bool = True
+    """Let the minibatch grow with the batches in use; else the number of updates grows."""
+    minibatches: Literal["uniform", "episodic"] = "uniform"
+    """Frames of a minibatch: drawn uniformly, or one contiguous run of one environment."""
+    learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
+    """Adam's step size, annealed to 0."""
+    clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
+    """Clip range, annealed to 0 (by the setup: ppo 0.3, mber and amber 0.4)."""
+    gamma: Annotated[float, Range(0, 1)] = 0.99
+    """Discount per frame."""
+    gae_lambda: Annotated[float, Range(0, 1)] = 0.95
+    """GAE's lambda."""
+    normalize_advantage: Literal["batch", "minibatch", "none"] = "batch"
+    """Standardise advantages once over the batch that is stored, in each minibatch, or not."""
+    critic_coeff: Annotated[float, Range(0)] = 1.0
+    """Weight of the value loss."""
+    entropy_coeff: Annotated[float, Range(0)] = 0.0
+    """Weight of an entropy bonus; 0 is none."""
+    max_grad_norm: Annotated[float | None, Range(0, above=True)] = None
+    """Norm beyond which the gradient is rescaled (None: never)."""
+    hidden_sizes: Annotated[tuple[int, ...], Range(1)] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectiveConfig(Config):
+    """A configuration in which nothing is left open; what a run's config.json holds."""
+
+    run_dir: Path
+    total_frames: int
+    num_envs: int
+    time_limits: Literal["bootstrap", "terminal"]
+    frames_per_batch: int
+    num_batches: int
+    epochs: int
+    clip_epsilon: float
+
+
+_SETUPS: dict[str, dict[str, Any]] = {
+    "ppo": {"num_batches": 1, "clip_epsilon": 0.3},
+    "mber": {"num_batches": 2, "clip_epsilon": 0.4},
+    "amber": {"num_batches": 8, "clip_epsilon": 0.4, "drop_factor": 0.25},
+}
+_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "default": {"num_envs": 8, "time_limits": "bootstrap"},
+    "paper": {"num_envs": 1, "time_limits": "terminal"},
+}
+_LENGTHS: dict[bool, dict[str, Any]] = {
+    False: {"total_frames": 1_000_000, "frames_per_batch": 2048, "epochs": 10},
+    True: {"total_frames": 2560, "frames_per_batch": 256, "epochs": 2},
+}
+
+
+def resolve(config: Config) -> EffectiveConfig:
+    """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
+    check_fields(config)
+    values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
+    task = config.env_id.replace("/", "-").replace(":", "-")
+    values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
+    given = {name: value for name, value in asdict(config).items() if value is not None}
+    effective = EffectiveConfig(**{**values, **given})
+    _check_combinations(effective)
+    return effective
+
+
+def _check_combinations(config: EffectiveConfig) -> None:
+    for name, value in _PROTOCOLS["paper"].items():
+        if config.protocol == "paper" and getattr(config, name) != value:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} contradicts protocol='paper', which sets "
+                f"{value!r}: leave out one of the two"
+            )
+    for name in ("num_envs", "minibatch_size"):
+        if config.frames_per_batch % getattr(config, name):
+            raise ValueError(
+                f"{name}={getattr(config, name)} does not divide frames_per_batch="
+                f"{config.frames_per_batch}: choose one that does"
+            )
+    if config.setup != "amber" and config.drop_factor is not None:
+        raise ValueError(
+            f"drop_factor={config.drop_factor} with setup={config.setup!r}, which drops no batch: "
+            "leave it out, or choose the setup amber"
+        )
+    if config.setup == "ppo" and (config.num_batches != 1 or not config.scale_minibatch):
+        raise ValueError(
+            f"num_batches={config.num_batches} and scale_minibatch={config.scale_minibatch} with "
+            "setup='ppo', which keeps 1 batch and scales nothing: leave them out, or choose the "
+            "setup mber or amber"
+        )
+    if config.minibatches == "episodic":
+        lane = config.frames_per_batch // config.num_envs
+        if not config.scale_minibatch or config.minibatch_size * config.num_batches > lane:
+            raise ValueError(
+                f"minibatches='episodic' with minibatch_size={config.minibatch_size}, num_batches="
+                f"{config.num_batches} and scale_minibatch={config.scale_minibatch}: their product "
+                f"must be scaled and at most frames_per_batch / num_envs = {lane}, the frames of "
+                "one environment; lower one of them, or num_envs"
+            )
+
+
+def build_networks(
+    config: EffectiveConfig, env: EnvBase
+) -> tuple[TensorDictModuleBase, TensorDictModuleBase, ObservationNormalizer, dict[str, Any]]:
+    """Actor and critic, the normaliser that both hold, and the arguments that made the actor."""
+    size = env.observation_spec["observation"].shape[-1]
+    arguments = {"observation_size": size, "hidden_sizes": list(config.hidden_sizes)}
+    normalizer = ObservationNormalizer(size, device=config.device)
+    if isinstance(env.action_spec, Categorical):
+        arguments["num_actions"] = int(env.action_spec.space.n)
+        actor = categorical_actor(**arguments, normalizer=normalizer)
+    else:
+        arguments["action_size"] = env.action_spec.shape[-1]
+        actor = gaussian_actor(**arguments, normalizer=normalizer)
+    critic = value_critic(size, hidden_sizes=config.hidden_sizes, normalizer=normalizer)
+    return actor, critic, normalizer, arguments
+
+
+def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiBatchReplayBuffer:
+    """The stored batches, with a filter that drops stale ones (amber) or only reports them."""
+    staleness = ISStalenessFilter(
+        actor,
+        drop_factor=math.inf if config.drop_factor is None else config.drop_factor,
+        metric=config.staleness_metric,
+        report_only=config.setup != "amber",
+    )
+    frames = config.frames_per_batch
+    if config.minibatches == "episodic":
+        sampler = EpisodicMinibatchSampler(frames, frames // config.num_envs)
+    else:
+        sampler = AdaptiveMinibatchSampler(frames, scale_minibatch=config.scale_minibatch)
+    return MultiBatchReplayBuffer(
+        config.num_batches,
+        frames,
+        config.minibatch_size,
+        staleness=staleness,
+        sampler=sampler,
+        keys=[*staleness.in_keys, "advantage", "value_target"],
+    )
+
+
+def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBase:
+    """The batch that advantages are computed from, in which a time limit may count as an end."""
+    batch = batch.copy()
+    if config.time_limits == "terminal":
+        batch["next", "terminated"] = batch["next", "done"]
+    return batch
+
+
+def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDirectory]:
+    """Everything that can fail before training: environment and run directory."""
+    torch.set_num_threads(config.num_threads)
+    random.seed(config.seed)
+    np.random.seed(config.seed)  # noqa: NPY002  (for environments that use it)
+    torch.manual_seed(config.seed)
+    env = make_env(config.env_id, config.num_envs, seed=config.seed, device=config.device)
+    if config.staleness_metric == "per_dimension" and isinstance(env.action_spec, Categorical):
+        raise ValueError(
+            f"staleness_metric='per_dimension' with env_id={config.env_id!r}, whose actions are "
+            "discrete: choose another metric"
+        )
+    run = RunDirectory(config.run_dir, overwrite=config.overwrite, tensorboard=config.tensorboard)
+    run.write_config(asdict(config))
+    return config, env, run
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    return learn(*open_run(resolve(config)))
+
+
+def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str, Any]:
+    """Collects, judges, updates; logs every iteration."""
+    actor, critic, normalizer, arguments = build_networks(config, env)
+    replay = build_replay(config, actor)
+    loss = AmberPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=config.clip_epsilon,
+        critic_coeff=config.critic_coeff,
+        entropy_coeff=config.entropy_coeff,
+        normalize_advantage=config.normalize_advantage == "minibatch",
+    )
+    optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
+    update = UpdateStep(loss, optimizer, max_grad_norm=config.max_grad_norm)
+    advantage = GAE(
+        gamma=config.gamma,
+        lmbda=config.gae_lambda,
+        value_network=critic,
+        average_gae=config.normalize_advantage == "batch",
+    )
+    judge = replay.staleness if config.setup == "amber" else None
+    schedule = LinearSchedule(config.total_frames, optimizer=optimizer, loss=loss, staleness=judge)
+    size = config.frames_per_batch
+    total = -(-config.total_frames // size) * size  # the last batch is whole
+    collector = Collector(  # no transforms: a feed-forward actor needs none
+        env, actor, frames_per_batch=size, total_frames=total, auto_register_policy_transforms=False
+    )
+    log = TrainingLog(run, total, size, config.num_batches, progress=config.progress)
+    frames = 0
+    with log, StopOnInterrupt() as stop, ExitStack() as stack:
+        stack.callback(collector.shutdown)
+        for batch in collector:
+            log.lap("collect")
+            values = schedule.step(frames)
+            normalizer.update(batch["observation"])
+            replay.extend(advantage(for_learning(batch, config)))
+            ledger = replay.refresh()
+            log.lap("prepare")
+            metrics = [update(minibatch) for _ in range(config.epochs) for minibatch in replay]
+            collector.update_policy_weights_()
+            frames += batch.numel()
+            log.lap("update")
+            values["minibatch_size"] = replay.batch_size
+            log.iteration(batch, values, metrics, ledger)
+            if stop.requested:
+                break
+        policy = {"env_id": config.env_id, "arguments": arguments, "actor": actor.state_dict()}
+        run.save_policy(policy)
+        summary = {**log.summary(), "interrupted": frames < total}
+        run.write_summary(summary)
+    return summary
+
+
+def main() -> int:
+    """Command line; returns the exit code."""
+    config = tyro.cli(Config, description=__doc__)
+    try:
+        opened = open_run(resolve(config))
+    except (ValueError, TypeError, OSError, ImportError, gymnasium.error.Error) as error:
+        sys.exit(f"error: {error}")
+    return 130 if learn(*opened)["interrupted"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

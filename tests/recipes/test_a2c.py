@@ -1,0 +1,43 @@
+import csv
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torchrl.objectives import A2CLoss
+
+from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer
+from amber_trl.transforms import ISStalenessFilter
+from tests.recipes.conftest import RECIPES
+
+
+def test_it_is_short_and_says_what_the_filter_cannot_do(a2c: ModuleType) -> None:
+    source = (RECIPES / "a2c_staleness_mujoco.py").read_text()
+    assert len(source.splitlines()) <= 120
+    assert a2c.__doc__ is not None
+    assert "bounds that bias, it does not remove it" in a2c.__doc__
+    assert "--num-batches 1" in a2c.__doc__
+    assert a2c.A2CLoss is A2CLoss
+    assert a2c.MultiBatchReplayBuffer is MultiBatchReplayBuffer
+    assert a2c.ISStalenessFilter is ISStalenessFilter
+    assert AdaptiveMinibatchSampler.__name__ not in source  # the buffer's own
+
+
+def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:
+    summary = a2c.train(a2c.Config(smoke=True, run_dir=tmp_path / "run"))
+    assert summary["frames"] == 2560
+    with (tmp_path / "run" / "iterations.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert max(int(row["active_batches"]) for row in rows) > 1
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["drop_factor"] == 0.05
+    policy = torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["actor"]
+    assert all(value.isfinite().all() for value in policy.values())
+
+
+def test_what_it_cannot_do_is_refused(a2c: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="drop_factor=-1"):
+        a2c.train(a2c.Config(drop_factor=-1, run_dir=tmp_path / "run"))
+    with pytest.raises(TypeError, match="discrete actions"):
+        a2c.train(a2c.Config(env_id="CartPole-v1", run_dir=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

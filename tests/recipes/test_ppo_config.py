@@ -1,0 +1,171 @@
+"""The main recipe's options: defaults, contradictions, ranges, and what the command line says."""
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def _resolve(ppo: ModuleType, **options: Any) -> Any:
+    return ppo.resolve(ppo.Config(**options))
+
+
+@pytest.mark.parametrize(
+    ("setup", "num_batches", "clip_epsilon", "drop_factor"),
+    [("ppo", 1, 0.3, None), ("mber", 2, 0.4, None), ("amber", 8, 0.4, 0.25)],
+)
+def test_a_setup_decides_what_is_left_out(
+    ppo: ModuleType, setup: str, num_batches: int, clip_epsilon: float, drop_factor: float | None
+) -> None:
+    config = _resolve(ppo, setup=setup)
+    assert config.num_batches == num_batches
+    assert config.clip_epsilon == clip_epsilon
+    assert config.drop_factor == drop_factor
+    assert (config.num_envs, config.time_limits) == (8, "bootstrap")
+    assert (config.total_frames, config.frames_per_batch, config.epochs) == (1_000_000, 2048, 10)
+    assert config.run_dir == Path("runs") / f"HalfCheetah-v5-{setup}-seed0"
+
+
+def test_given_values_win_and_resolving_twice_changes_nothing(ppo: ModuleType) -> None:
+    config = _resolve(
+        ppo, setup="amber", num_batches=4, clip_epsilon=0.2, drop_factor=math.inf, num_envs=4
+    )
+    assert (config.num_batches, config.clip_epsilon, config.drop_factor) == (4, 0.2, math.inf)
+    assert ppo.resolve(config) == config
+
+
+def test_the_paper_protocol(ppo: ModuleType) -> None:
+    config = _resolve(ppo, protocol="paper")
+    assert (config.num_envs, config.time_limits) == (1, "terminal")
+    assert _resolve(ppo, protocol="paper", num_envs=1) == config
+
+
+def test_smoke_keeps_what_is_given(ppo: ModuleType) -> None:
+    config = _resolve(ppo, smoke=True, total_frames=512)
+    assert (config.total_frames, config.frames_per_batch) == (512, 256)
+    assert config.num_batches == 8
+
+
+def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
+    assert _resolve(ppo, env_id="my/Task:v0").run_dir.parent == Path("runs")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"setup": "ppo", "num_batches": 2}, r"num_batches=2 .*setup='ppo'.*mber or amber"),
+        ({"setup": "ppo", "scale_minibatch": False}, r"scale_minibatch=False .*setup='ppo'"),
+        ({"setup": "ppo", "drop_factor": 0.1}, r"drop_factor=0.1 with setup='ppo'.*leave it out"),
+        ({"setup": "mber", "drop_factor": 0.1}, r"drop_factor=0.1 with setup='mber'"),
+        ({"protocol": "paper", "num_envs": 8}, r"num_envs=8 contradicts protocol='paper'.* 1:"),
+        ({"protocol": "paper", "time_limits": "bootstrap"}, r"time_limits='bootstrap' contrad"),
+        ({"num_envs": 3}, r"num_envs=3 does not divide frames_per_batch=2048"),
+        ({"minibatch_size": 100}, r"minibatch_size=100 does not divide frames_per_batch=2048"),
+        ({"minibatches": "episodic"}, r"minibatches='episodic' with minibatch_size=64.* = 256"),
+        (
+            {"minibatches": "episodic", "num_batches": 2, "scale_minibatch": False},
+            r"minibatches='episodic' .*scale_minibatch=False",
+        ),
+        ({"setup": "sac"}, r"setup='sac': choose one of \['ppo', 'mber', 'amber'\]"),
+        ({"staleness_metric": "size"}, r"staleness_metric='size': choose one of"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    ppo: ModuleType, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _resolve(ppo, **options)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("seed", [-1, 2**31]),
+        ("total_frames", [0]),
+        ("num_threads", [0]),
+        ("num_envs", [0]),
+        ("frames_per_batch", [0]),
+        ("num_batches", [0]),
+        ("epochs", [0]),
+        ("minibatch_size", [0]),
+        ("hidden_sizes", [(64, 0)]),
+        ("drop_factor", [-0.1, math.nan]),
+        ("clip_epsilon", [0.0, 1.1]),
+        ("learning_rate", [0.0, math.inf]),
+        ("gamma", [-0.1, 1.1, math.nan]),
+        ("gae_lambda", [-0.1, 1.1]),
+        ("critic_coeff", [-1.0]),
+        ("entropy_coeff", [-1.0, math.nan]),
+        ("max_grad_norm", [0.0, math.inf]),
+    ],
+)
+def test_what_is_out_of_range_is_refused_by_name(
+    ppo: ModuleType, field: str, values: list[Any]
+) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match="choose a value") as raised:
+            _resolve(ppo, **{field: value})
+        assert str(raised.value).startswith(f"{field}={value}")
+
+
+def test_every_number_has_a_range(ppo: ModuleType) -> None:
+    for field in dataclasses.fields(ppo.Config):
+        if "int" in str(field.type) or "float" in str(field.type):
+            assert "Range" in str(field.type), field.name
+
+
+def _main(ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["ppo_amber_mujoco.py", *options])
+    with pytest.raises(SystemExit) as raised:
+        ppo.main()
+    return raised.value.code
+
+
+def test_help_explains_each_field(
+    ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert _main(ppo, monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    source = Path(ppo.__file__ or "").read_text()
+    for field in dataclasses.fields(ppo.Config):
+        assert f"--{field.name.replace('_', '-')}" in shown
+        described = source.split(f"    {field.name}: ", 1)[1].split('"""')[1]
+        assert described[:30] in shown, field.name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clip-epsilon", "2"], "clip_epsilon=2.0: choose a value in (0, 1]"),
+        (["--env-id", "Pendulum-v9"], "Pendulum-v1"),
+        (["--env-id", "Blackjack-v1"], "observation space"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--env-id", "CartPole-v1", "--staleness-metric", "per_dimension"], "discrete"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong_and_leaves_nothing(
+    ppo: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = _main(ppo, monkeypatch, *options)
+    assert code.startswith("error: ")
+    assert message in code
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_command_line_does_not_overwrite_a_run(
+    ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "episodes.csv").write_text("kept")
+    code = _main(ppo, monkeypatch, "--env-id", "Pendulum-v1", "--run-dir", str(tmp_path))
+    assert "already holds a run" in code
+    assert (tmp_path / "episodes.csv").read_text() == "kept"

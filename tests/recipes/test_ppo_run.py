@@ -1,0 +1,214 @@
+"""The main recipe at work: what a run leaves, and that it leaves the same again."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from amber_trl.evaluation import final_score, speed_score
+from tests.recipes.conftest import RECIPES
+
+_SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
+
+
+def _rows(run_dir: Path, name: str) -> list[dict[str, str]]:
+    with (run_dir / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _train(ppo: ModuleType, run_dir: Path, **options: Any) -> dict[str, Any]:
+    small = {"env_id": "Pendulum-v1", "smoke": True, "progress": False, "run_dir": run_dir}
+    return ppo.train(ppo.Config(**{**small, **options}))
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A smoke run of another process, and what it showed."""
+    parent = tmp_path_factory.mktemp("smoke")
+    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--run-dir", "run"]
+    done = subprocess.run(command, cwd=parent, check=True, capture_output=True, text=True)
+    return parent / "run", done.stderr
+
+
+def test_a_run_leaves_its_files(smoke: tuple[Path, str]) -> None:
+    run_dir, _ = smoke
+    assert sorted(path.name for path in run_dir.iterdir()) == [
+        "config.json",
+        "episodes.csv",
+        "iterations.csv",
+        "policy.pt",
+        "summary.json",
+        "timing.csv",
+        "versions.json",
+    ]
+    config = json.loads((run_dir / "config.json").read_text())
+    assert config["num_batches"] == 8
+    assert config["clip_epsilon"] == 0.4
+    assert config["time_limits"] == "bootstrap"
+    assert "torchrl" in json.loads((run_dir / "versions.json").read_text())
+
+
+def test_the_bar_shows_how_it_goes(smoke: tuple[Path, str]) -> None:
+    _, shown = smoke
+    for part in ("frame/s", "return=-", "active=", "staleness="):
+        assert part in shown
+    assert "Warning" not in shown
+
+
+def test_episodes_are_those_of_the_environment(smoke: tuple[Path, str]) -> None:
+    episodes = _rows(smoke[0], "episodes")
+    # Eight Pendulums end together, after 200 steps: frames 199 * 8 + 1 to 200 * 8.
+    assert [int(row["frame"]) for row in episodes] == list(range(1593, 1601))
+    assert {row["length"] for row in episodes} == {"200"}
+    assert {(row["terminated"], row["truncated"]) for row in episodes} == {("0", "1")}
+    assert all(-2000 < float(row["return"]) < 0 for row in episodes)
+
+
+def test_iterations_say_what_was_done(smoke: tuple[Path, str]) -> None:
+    iterations = _rows(smoke[0], "iterations")
+    assert [int(row["frames"]) for row in iterations] == list(range(256, 2561, 256))
+    for number, row in enumerate(iterations):
+        left = 1 - number / 10
+        assert float(row["learning_rate"]) == pytest.approx(3e-4 * left)
+        assert float(row["clip_epsilon"]) == pytest.approx(0.4 * left)
+        assert float(row["drop_factor"]) == pytest.approx(0.25 * left)
+        active = [row[f"active_{age}"] for age in range(8)]
+        assert active.count("1") == int(row["active_batches"])
+        assert active.count("") == max(0, 7 - number)
+        assert int(row["minibatch_size"]) == 64 * int(row["active_batches"])
+        assert int(row["updates"]) == 2 * 256 // 64
+        assert float(row["importance_ratio_0"]) >= 1
+        assert float(row["loss_critic"]) > 0
+        assert float(row["capped_frames"]) == 0
+    assert max(int(row["active_batches"]) for row in iterations) > 1
+
+
+def test_the_wall_clock_is_kept_apart(smoke: tuple[Path, str]) -> None:
+    for name in ("episodes", "iterations"):
+        assert not [column for column in _rows(smoke[0], name)[0] if "second" in column]
+    timing = _rows(smoke[0], "timing")
+    assert len(timing) == 10
+    assert all(float(row["update_seconds"]) > 0 for row in timing)
+
+
+def test_the_summary_has_the_scores(smoke: tuple[Path, str]) -> None:
+    summary = json.loads((smoke[0] / "summary.json").read_text())
+    episodes = _rows(smoke[0], "episodes")
+    ends = [int(row["frame"]) for row in episodes]
+    returns = [float(row["return"]) for row in episodes]
+    assert summary["final_score"] == final_score(ends, returns)
+    assert summary["speed_score"] == speed_score(ends, returns, 256, 2560)
+    assert (summary["frames"], summary["episodes"], summary["interrupted"]) == (2560, 8, False)
+
+
+def test_one_seed_seeds_everything(
+    ppo: ModuleType, smoke: tuple[Path, str], tmp_path: Path
+) -> None:
+    first, second, other = smoke[0], tmp_path / "second", tmp_path / "other"
+    _train(ppo, second)
+    _train(ppo, other, seed=1)
+    for name in ("episodes.csv", "iterations.csv"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+        assert (first / name).read_bytes() != (other / name).read_bytes()
+    policies = [
+        torch.load(run_dir / "policy.pt", weights_only=True)["actor"]
+        for run_dir in (first, second, other)
+    ]
+    for name, value in policies[0].items():
+        assert torch.equal(value, policies[1][name])
+    assert any(not torch.equal(value, policies[2][name]) for name, value in policies[0].items())
+
+
+def test_ppo_on_discrete_actions(ppo: ModuleType, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    _train(ppo, run_dir, env_id="CartPole-v1", setup="ppo", total_frames=512, tensorboard=True)
+    rows = _rows(run_dir, "iterations")
+    assert {row["active_batches"] for row in rows} == {"1"}
+    assert "drop_factor" not in rows[0]
+    assert "importance_ratio_1" not in rows[0]
+    assert {row["terminated"] for row in _rows(run_dir, "episodes")} == {"1"}
+    assert list((run_dir / "tensorboard").iterdir())
+
+
+def test_time_limits_end_only_what_is_learnt_from(ppo: ModuleType, tmp_path: Path) -> None:
+    _train(ppo, tmp_path / "run", setup="mber", protocol="paper", total_frames=512)
+    assert {row["terminated"] for row in _rows(tmp_path / "run", "episodes")} == {"0"}
+    assert [row["active_batches"] for row in _rows(tmp_path / "run", "iterations")] == ["1", "2"]
+    policy = torch.load(tmp_path / "run" / "policy.pt", weights_only=True)
+    bootstrap = tmp_path / "bootstrap"
+    _train(ppo, bootstrap, setup="mber", num_envs=1, total_frames=512)
+    assert _rows(bootstrap, "episodes")[0] == _rows(tmp_path / "run", "episodes")[0]
+    other = torch.load(bootstrap / "policy.pt", weights_only=True)["actor"]
+    assert any(not torch.equal(value, other[name]) for name, value in policy["actor"].items())
+
+
+def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "total_frames": 768,
+        "num_envs": 2,
+        "minibatch_size": 32,
+        "epochs": 1,
+    }
+    unscaled, episodic = tmp_path / "unscaled", tmp_path / "episodic"
+    _train(ppo, unscaled, setup="mber", scale_minibatch=False, max_grad_norm=0.5, **options)
+    last = _rows(unscaled, "iterations")[-1]
+    assert (last["active_batches"], last["minibatch_size"], last["updates"]) == ("2", "32", "16")
+    assert float(last["grad_norm"]) > 0
+    _train(
+        ppo,
+        episodic,
+        minibatches="episodic",
+        num_batches=2,
+        drop_factor=float("inf"),
+        staleness_metric="per_dimension",
+        normalize_advantage="minibatch",
+        entropy_coeff=0.01,
+        hidden_sizes=(8,),
+        **options,
+    )
+    last = _rows(episodic, "iterations")[-1]
+    assert (last["active_batches"], last["minibatch_size"], last["updates"]) == ("2", "64", "8")
+    assert float(last["drop_factor"]) == float("inf")
+    assert "loss_entropy" in last
+    arguments = torch.load(episodic / "policy.pt", weights_only=True)["arguments"]
+    assert arguments == {"observation_size": 3, "action_size": 1, "hidden_sizes": [8]}
+
+
+def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
+    config = ppo.resolve(ppo.Config(env_id="Pendulum-v1"))
+    env = ppo.make_env("Pendulum-v1", num_envs=1)
+    actor, *_ = ppo.build_networks(config, env)
+    env.close()
+    replay = ppo.build_replay(config, actor)
+    stored = {"observation", "action", "action_log_prob", "advantage", "value_target"}
+    assert set(replay.keys) == stored
+
+
+def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1"]
+    command += ["--total-frames", "1000000", "--run-dir", str(run_dir)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    table, deadline = run_dir / "iterations.csv", time.monotonic() + 120
+    while not table.exists() or table.read_text().count("\n") < 3:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in shown
+    rows = _rows(run_dir, "iterations")
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["interrupted"] is True
+    assert summary["frames"] == int(rows[-1]["frames"]) < 1_000_000
+    assert torch.load(run_dir / "policy.pt", weights_only=True)["env_id"] == "Pendulum-v1"
