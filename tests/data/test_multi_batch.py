@@ -1,0 +1,285 @@
+"""What the buffer keeps: whole batches, every field of one transition together, the oldest replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, lazy_stack
+from torchrl.data import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    SamplerWithoutReplacement,
+    Storage,
+    TensorDictReplayBuffer,
+)
+from torchrl.envs import Compose, DoubleToFloat
+
+from amber_trl.data import EpisodicMinibatchSampler, MultiBatchReplayBuffer, MultiBatchWriter
+from tests.data.frames import (
+    L,
+    M,
+    N,
+    check_aligned,
+    epoch_of,
+    frames_of,
+    make_batch,
+    make_filter,
+    make_replay,
+    seen,
+)
+
+SHAPES = pytest.mark.parametrize("shape", [(8,), (1, 8), (2, 4), (8, 1)])
+
+
+@pytest.fixture(params=["default", "tensor", "function", "memmap", "memmap in a directory", "cuda"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        return LazyTensorStorage(L * N, device="cuda")
+    return {
+        "default": None,
+        "tensor": LazyTensorStorage(L * N),
+        "function": lambda: LazyTensorStorage(L * N),
+        "memmap": lambda: LazyMemmapStorage(L * N),
+        "memmap in a directory": lambda: LazyMemmapStorage(L * N, scratch_dir=tmp_path),
+    }[request.param]
+
+
+@SHAPES
+def test_every_epoch_shows_each_stored_transition_once_and_whole(
+    storage: Storage | None, shape: tuple[int, ...]
+) -> None:
+    replay = make_replay(storage=storage)
+    for number in range(5):
+        replay.extend(make_batch(number, *shape))
+        kept = range(max(0, number - L + 1), number + 1)
+        for _ in range(2):
+            minibatches = [minibatch.cpu() for minibatch in replay]
+            assert [len(minibatch) for minibatch in minibatches] == [M * len(kept)] * (N // M)
+            frames = TensorDict.cat(minibatches)
+            assert sorted(frames["frame"].tolist()) == frames_of(*kept)
+            check_aligned(frames)
+            assert torch.equal(replay[:].cpu()[frames["index"]]["frame"], frames["frame"])
+
+
+def test_a_batch_replaces_the_oldest_and_ages_say_which() -> None:
+    replay = make_replay()
+    slots: list[int] = []
+    for number in range(8):
+        index = replay.extend(make_batch(number))
+        slots[number % L : number % L + 1] = [number]
+        assert index.tolist() == [number % L * N + frame for frame in range(N)]
+        assert replay[:]["frame"].tolist() == [f for slot in slots for f in frames_of(slot)]
+        assert replay.age.dtype == torch.int64
+        assert replay.age.tolist() == [number - slot for slot in slots]
+        assert len(replay) == N * len(slots)
+        assert (replay.num_active, replay.batch_size) == (len(slots), M * len(slots))
+
+
+def test_one_batch_is_the_memory_of_plain_ppo() -> None:
+    replay = make_replay(0, 1, num_batches=1)
+    assert replay[:]["frame"].tolist() == frames_of(1)
+    assert replay.age.tolist() == [0]
+    assert [len(minibatch) for minibatch in epoch_of(replay)] == [M, M]
+
+
+def test_environments_are_stored_one_after_the_other() -> None:
+    replay = make_replay()
+    replay.extend(make_batch(1, 2, 4))
+    assert replay[:]["frame"].tolist() == frames_of(1)
+    assert replay[:].batch_size == torch.Size([N])
+
+
+def test_batches_need_not_be_contiguous() -> None:
+    replay = make_replay()
+    time_first = TensorDict.stack([make_batch(0, 2, 4)[:, t] for t in range(4)])
+    replay.extend(time_first.transpose(0, 1))
+    twice = TensorDict.stack([make_batch(1), make_batch(9)], 1).reshape(-1)
+    replay.extend(twice[::2])
+    replay.extend(lazy_stack([make_batch(2)[:4], make_batch(2)[4:]]))
+    frames = replay[:]
+    assert frames["frame"].tolist() == frames_of(0, 1, 2)
+    check_aligned(frames)
+
+
+def test_a_batch_may_repeat_one_value() -> None:
+    replay = make_replay(keys=["one"])
+    replay.extend(TensorDict({"one": torch.ones(1).expand(N)}, [N]))
+    assert replay[:]["one"].tolist() == [1.0] * N
+
+
+@SHAPES
+@pytest.mark.parametrize("locked", [False, True])
+def test_the_batch_given_stays_as_it_is(shape: tuple[int, ...], locked: bool) -> None:
+    batch = make_batch(0, *shape)
+    if locked:
+        batch.lock_()
+    before = batch.clone()
+    replay = make_replay(keys=["frame", ("next", "reward")])
+    replay.extend(batch)
+    assert set(batch.keys(True, True)) == set(before.keys(True, True))
+    assert (batch == before).all()
+    assert batch.is_locked == locked
+
+
+def test_memory_is_not_shared_with_batches_nor_minibatches() -> None:
+    replay = make_replay()
+    batch = make_batch(0)
+    replay.extend(batch)
+    batch["frame"].zero_()
+    batch["next", "reward"].zero_()
+    for minibatch in replay:
+        check_aligned(minibatch)
+        minibatch["frame"].zero_()
+        minibatch["index"].zero_()
+    assert seen(epoch_of(replay)) == frames_of(0)
+    check_aligned(replay[:])
+
+
+def test_a_batch_with_a_graph_is_stored_without() -> None:
+    replay = make_replay(0)
+    batch = make_batch(1)
+    weight = torch.ones((), requires_grad=True)
+    batch["observation"] = batch["observation"] * weight
+    replay.extend(batch)
+    assert batch["observation"].requires_grad
+    assert not any(value.requires_grad for value in replay[:].values(True, True))
+    replay.state_dict()
+
+
+def test_keys_keeps_these_only() -> None:
+    keys = ["frame", ("next", "reward")]
+    replay = make_replay(0, 1, keys=keys)
+    assert set(replay[:].keys(True, True)) == set(keys)
+    assert set(replay.sample().keys(True, True)) == {*keys, "index"}
+    replay.extend(make_batch(2).set("unheard of", torch.zeros(N)))
+    replay.extend(make_batch(3).exclude("action"))
+    assert set(replay[:].keys(True, True)) == set(keys)
+    whole = make_replay(0, keys=["next"])
+    assert set(whole[:].keys(True, True)) == {
+        ("next", k) for k in ("observation", "reward", "done")
+    }
+
+
+def test_keys_are_those_of_the_first_batch_by_default() -> None:
+    replay = make_replay(0)
+    assert set(replay[:].keys(True, True)) == set(make_batch(0).keys(True, True))
+
+
+def test_a_batch_sampled_elsewhere_may_bring_an_index() -> None:
+    replay = make_replay()
+    replay.extend(make_batch(0).set("index", torch.full((N,), 99)))
+    minibatch = replay.sample()
+    assert (replay[:][minibatch["index"]]["frame"] == minibatch["frame"]).all()
+
+
+def test_check_finite_off_stores_what_comes() -> None:
+    replay = make_replay(check_finite=False)
+    batch = make_batch(0)
+    batch["next", "reward"][3] = torch.nan
+    replay.extend(batch)
+    assert replay[:]["next", "reward"].isnan().sum() == 1
+
+
+@pytest.mark.parametrize("sampler", [SamplerWithoutReplacement(), SamplerWithoutReplacement])
+def test_a_stock_sampler_passes_through(sampler: Any) -> None:
+    replay = make_replay(0, 1, sampler=sampler)
+    assert isinstance(replay.sampler, SamplerWithoutReplacement)
+    assert (replay.num_active, replay.batch_size) == (2, M)
+    for _ in range(2):
+        epoch = epoch_of(replay)
+        assert [len(minibatch) for minibatch in epoch] == [M] * 4
+        assert seen(epoch) == frames_of(0, 1)
+    replay.extend(make_batch(2))
+    next(iter(replay))
+    replay.extend(make_batch(3))
+    assert seen(epoch_of(replay)) == frames_of(1, 2, 3)
+
+
+def test_an_episodic_sampler_passes_through() -> None:
+    replay = make_replay(0, 1, sampler=EpisodicMinibatchSampler(N))
+    assert replay.batch_size == 2 * M
+    for minibatch in epoch_of(replay):
+        assert minibatch == list(range(minibatch[0], minibatch[0] + 2 * M))
+
+
+def double_reward(frames: TensorDict) -> TensorDict:
+    return frames.set("double", 2 * frames["next", "reward"])
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_a_transform_sees_minibatches_and_stores_nothing(appended: bool) -> None:
+    replay = make_replay(0, 1, 2, transform=None if appended else double_reward)
+    if appended:
+        replay.append_transform(double_reward)
+    replay.append_transform(Compose(DoubleToFloat(in_keys=["double"])))
+    for minibatch in replay:
+        assert minibatch["double"].dtype == torch.float32
+        assert (minibatch["double"] == 2 * minibatch["next", "reward"]).all()
+    assert "double" not in replay.storage[:]
+
+
+def add_one_in_place(frames: TensorDict) -> TensorDict:
+    frames["observation"] += 1
+    return frames.set("seen", frames["frame"])
+
+
+def test_refresh_measures_what_the_transform_makes_and_leaves_the_storage() -> None:
+    replay = make_replay(0, 1, 2, staleness=make_filter(), transform=add_one_in_place)
+    before = replay.storage[:].clone()
+    replay.refresh()
+    assert (replay.storage[:] == before).all()
+    assert set(replay.storage[:].keys(True, True)) == set(before.keys(True, True))
+
+
+def test_other_arguments_of_torchrl_pass() -> None:
+    replay = MultiBatchReplayBuffer(L, N, M, collate_fn=lambda frames: frames.select("frame"))
+    replay.extend(make_batch(0))
+    assert set(replay.sample().keys()) == {"frame", "index"}
+
+
+def test_the_same_global_seed_gives_the_same_minibatches_and_another_does_not() -> None:
+    epochs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        replay = make_replay(0, 1)
+        torch.manual_seed(7)  # once it is made, the buffer's own generator decides
+        epochs.append([epoch_of(replay), epoch_of(replay)])
+    assert epochs[0] == epochs[1] != epochs[2]
+    assert epochs[0][0] != epochs[0][1]
+
+
+def test_a_generator_that_is_given_is_the_only_source() -> None:
+    outside = torch.get_rng_state()
+    epochs = [
+        epoch_of(make_replay(0, 1, generator=torch.Generator().manual_seed(seed)))
+        for seed in (3, 3, 4)
+    ]
+    assert epochs[0] == epochs[1] != epochs[2]
+    assert torch.equal(torch.get_rng_state(), outside)
+
+
+def test_set_rng_reseeds() -> None:
+    replay = make_replay(0, 1, generator=torch.Generator().manual_seed(3))
+    first = epoch_of(replay)
+    replay.set_rng(torch.Generator().manual_seed(3))
+    assert epoch_of(replay) == first
+
+
+def test_the_writer_works_in_a_stock_buffer() -> None:
+    writer = MultiBatchWriter(N)
+    stock = TensorDictReplayBuffer(storage=LazyTensorStorage(L * N), writer=writer, batch_size=M)
+    for number in range(5):
+        stock.extend(make_batch(number))
+    assert writer.age.tolist() == [1, 0, 2]
+    assert stock[:]["frame"].tolist() == [f for n in (3, 4, 2) for f in frames_of(n)]
+    for wrong in (make_batch(5)[:4], make_batch(5, 2, 4)):
+        with pytest.raises(ValueError, match="batch of"):
+            stock.extend(wrong)
+    with pytest.raises(TypeError, match="use extend, not add"):
+        stock.add(make_batch(5)[0])
+    assert (writer.age.tolist(), stock.write_count) == ([1, 0, 2], 5 * N)

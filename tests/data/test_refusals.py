@@ -1,0 +1,322 @@
+"""What the buffer refuses, by name and number, and that a refusal leaves it bit for bit as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.data import (
+    LazyTensorStorage,
+    ListStorage,
+    RandomSampler,
+    RoundRobinWriter,
+    SamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
+from torchrl.envs import Compose, DoubleToFloat
+
+from amber_trl.data import (
+    AdaptiveMinibatchSampler,
+    EpisodicMinibatchSampler,
+    MultiBatchReplayBuffer,
+    MultiBatchWriter,
+)
+from amber_trl.transforms import ISStalenessFilter
+from tests.data.frames import (
+    L,
+    M,
+    N,
+    assert_same,
+    epoch_of,
+    frames_of,
+    make_actor,
+    make_batch,
+    make_filter,
+    make_replay,
+    seen,
+)
+
+
+def with_value(key: Any, value: float, *, row: int = 5) -> TensorDict:
+    batch = make_batch(7)
+    batch[key][row] = value
+    return batch
+
+
+def changed(key: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> TensorDict:
+    batch = make_batch(7)
+    return batch.set(key, change(batch[key]))
+
+
+WRONG_BATCHES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "too short": (lambda: make_batch(7)[:5], ValueError, r"5 frames .*frames_per_batch=8"),
+    "too long": (
+        lambda: TensorDict.cat([make_batch(7), make_batch(8)]),
+        ValueError,
+        r"16 frames .*frames_per_batch=8: collect 8 .* frames_per_batch=16",
+    ),
+    "wrong E * T": (lambda: make_batch(7, 2, 4)[:, :3], ValueError, r"6 frames"),
+    "[E, T, K]": (lambda: make_batch(7, 2, 2, 2), ValueError, r"\(2, 2, 2\)"),
+    "no frames": (lambda: make_batch(7)[:0], ValueError, r"0 frames"),
+    "one frame": (lambda: make_batch(7)[0], ValueError, r"shape \(\)"),
+    "no TensorDict": (lambda: {"frame": torch.zeros(N)}, TypeError, "dict: give a TensorDict"),
+    "key lacking": (lambda: make_batch(7).exclude("action"), KeyError, r"missing \['action'\]"),
+    "nested key lacking": (
+        lambda: make_batch(7).exclude(("next", "reward")),
+        KeyError,
+        r"missing \[\('next', 'reward'\)\]",
+    ),
+    "key added": (
+        lambda: make_batch(7).set("value", torch.zeros(N)),
+        KeyError,
+        r"added \['value'\]",
+    ),
+    "other shape": (
+        lambda: changed("action", lambda action: action[:, :1]),
+        ValueError,
+        r"'action' has shape \(1,\).*\(2,\)",
+    ),
+    "other number of dimensions": (
+        lambda: changed(("next", "reward"), lambda reward: reward[:, 0]),
+        ValueError,
+        r"\('next', 'reward'\)",
+    ),
+    "other dtype": (
+        lambda: changed("action", lambda action: action.double()),
+        ValueError,
+        r"'action' has .*float64.*float32",
+    ),
+    "NaN": (
+        lambda: with_value("action", torch.nan),
+        ValueError,
+        "'action' is not finite in 1 of 8",
+    ),
+    "infinity": (
+        lambda: with_value("action_log_prob", -torch.inf, row=6),
+        ValueError,
+        "'action_log_prob' is not finite in 1 of 8 frames, the first being frame 6",
+    ),
+    "nested NaN": (
+        lambda: with_value(("next", "reward"), torch.nan),
+        ValueError,
+        r"\('next', 'reward'\) is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("staleness", [False, True], ids=["plain", "filtered"])
+@pytest.mark.parametrize("stored", [1, 4], ids=["partly filled", "full"])
+@pytest.mark.parametrize("case", WRONG_BATCHES)
+def test_a_wrong_batch_is_refused_and_nothing_changes(
+    case: str, stored: int, staleness: bool
+) -> None:
+    make_wrong, error, message = WRONG_BATCHES[case]
+    generator = torch.Generator().manual_seed(1)
+    replay = make_replay(
+        *range(stored), staleness=make_filter() if staleness else None, generator=generator
+    )
+    if staleness:
+        replay.refresh()
+    replay.sample()
+    before, wrong = replay.state_dict(), make_wrong()
+    if staleness and case == "key lacking":
+        message = r"\['action'\] missing of the keys .* staleness filter"
+    with pytest.raises(error, match=message):
+        replay.extend(wrong)
+    assert_same(replay.state_dict(), before)
+    assert replay.can_sample()
+    replay.sample()
+    assert replay.sampler.ran_out
+
+
+def test_the_first_bad_key_in_the_order_collected_is_named() -> None:
+    batch = make_batch(0)
+    batch["action_log_prob"][0] = torch.nan
+    batch["next", "observation"][1, 2] = torch.inf
+    with pytest.raises(ValueError, match=r"\('next', 'observation'\) is not finite"):
+        make_replay().extend(batch)
+    reordered = batch.select("action_log_prob").update(batch)
+    with pytest.raises(ValueError, match="'action_log_prob' is not finite"):
+        make_replay().extend(reordered)
+
+
+@pytest.mark.parametrize("shape", [(N,), (2, 4)])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_key_that_is_not_stored_is_checked_too(shape: tuple[int, ...], value: float) -> None:
+    replay = make_replay(keys=["frame"])
+    batch = make_batch(0, *shape)
+    batch["next", "reward"].view(-1)[5] = value
+    with pytest.raises(ValueError, match=r"reward'\) is not finite in 1 of 8 .*frame 5: nothing"):
+        replay.extend(batch)
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_floating_dtype_is_checked_and_no_other_trips(dtype: torch.dtype) -> None:
+    batch = TensorDict({"number": torch.full((N,), 2**62), "flag": torch.ones(N).bool()}, [N])
+    batch["floating"] = torch.zeros(N, 2, 2, dtype=dtype)
+    make_replay().extend(batch)
+    batch["floating"][3, 1, 1] = torch.inf
+    with pytest.raises(ValueError, match=r"'floating' is not finite in 1 of 8 frames.*frame 3"):
+        make_replay().extend(batch)
+
+
+def test_a_key_of_keys_must_come() -> None:
+    replay = make_replay(keys=["frame", ("next", "value_target")])
+    with pytest.raises(KeyError, match=r"value_target.*before extend \(an advantage by GAE"):
+        replay.extend(make_batch(0))
+    with pytest.raises(KeyError, match=r"keys=\[\]"):
+        make_replay(keys=[]).extend(make_batch(0))
+    with pytest.raises(KeyError, match="batch without a key"):
+        make_replay().extend(TensorDict({}, [N]))
+
+
+def test_a_filter_needs_what_it_measures_with() -> None:
+    replay = make_replay(staleness=make_filter())
+    with pytest.raises(KeyError, match=r"action_log_prob.*return_log_prob=True"):
+        replay.extend(make_batch(0).exclude("action_log_prob"))
+    replay = make_replay(staleness=make_filter(), keys=["frame", "action", "action_log_prob"])
+    with pytest.raises(KeyError, match=r"\['observation'\] missing"):
+        replay.extend(make_batch(0))
+    assert len(replay) == 0
+
+
+def test_after_empty_a_batch_is_laid_out_as_before() -> None:
+    replay = make_replay(0, 1)
+    replay.empty()
+    with pytest.raises(KeyError, match=r"missing \['action'\]"):
+        replay.extend(make_batch(2).exclude("action"))
+    with pytest.raises(ValueError, match="float64"):
+        replay.extend(changed("action", lambda action: action.double()))
+    replay.extend(make_batch(2))
+    assert seen(epoch_of(replay)) == frames_of(2)
+
+
+def test_single_frames_are_refused() -> None:
+    with pytest.raises(TypeError, match="use extend, not add"):
+        make_replay(0).add(make_batch(1)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 64),
+        ("writer", RoundRobinWriter()),
+        ("prefetch", 2),
+        ("prefetch", None),
+        ("dim_extend", 0),
+        ("shared", True),
+        ("transform_factory", Compose),
+        ("sample_unit", None),
+        ("nonsense", 1),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"takes no {name}=: "):
+        make_replay(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 8, 4), "num_batches=0 is out of range"),
+        ((-1, 8, 4), "num_batches=-1 is out of range"),
+        ((2.0, 8, 4), "num_batches=2.0 is out of range"),
+        ((True, 8, 4), "num_batches=True is out of range"),
+        ((3, 0, 4), "frames_per_batch=0 is out of range"),
+        ((3, 8, 0), "minibatch_size=0 is out of range"),
+        ((3, 8, 3), "minibatch_size=3 does not divide frames_per_batch=8"),
+        ((3, 8, 16), "minibatch_size=16 does not divide frames_per_batch=8"),
+    ],
+)
+def test_numbers_are_in_range(arguments: tuple[Any, Any, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultiBatchReplayBuffer(*arguments)
+
+
+def filled() -> LazyTensorStorage:
+    storage = LazyTensorStorage(L * N)
+    storage.set(range(N), make_batch(0))
+    return storage
+
+
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        (lambda: LazyTensorStorage(L * N + 1), r"max_size=25: .*= 24 rows"),
+        (lambda: LazyTensorStorage(2 * N), r"max_size=16: .*= 24 rows"),
+        (lambda: LazyTensorStorage(L * N, ndim=2), "ndim=2"),
+        (lambda: ListStorage(L * N), "ListStorage"),
+        (lambda: object(), "object"),
+        (filled, "8 rows: give an empty"),
+        (lambda: TensorStorage(TensorDict({"a": torch.zeros(24)}, [24])), "24 rows: give an empty"),
+    ],
+)
+def test_a_storage_that_cannot_work_is_refused(storage: Callable[[], Any], message: str) -> None:
+    for given in (storage, storage()):
+        if isinstance(given, LazyTensorStorage | ListStorage | TensorStorage) or callable(given):
+            with pytest.raises(ValueError, match=message):
+                make_replay(storage=given)
+
+
+@pytest.mark.parametrize("sampler", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
+def test_a_sampler_of_another_batch_is_refused(sampler: Any) -> None:
+    for given in (sampler(4), lambda: sampler(4)):
+        with pytest.raises(ValueError, match=r"frames_per_batch=4 .* frames_per_batch=8"):
+            make_replay(sampler=given)
+    replay = make_replay(0)
+    kept = replay.sampler
+    with pytest.raises(ValueError, match="frames_per_batch=4"):
+        replay.set_sampler(sampler(4))
+    assert replay.sampler is kept
+
+
+@pytest.mark.parametrize("sampler", [SamplerWithoutReplacement, RandomSampler])
+def test_a_sampler_that_cannot_leave_batches_out_is_refused_with_a_filter(sampler: Any) -> None:
+    for given in (sampler(), sampler):
+        with pytest.raises(ValueError, match=f"{sampler.__name__} has no set_active"):
+            make_replay(sampler=given, staleness=make_filter())
+    with pytest.raises(ValueError, match="has no set_active"):
+        make_replay(staleness=make_filter()).set_sampler(sampler())
+
+
+def test_the_filter_is_no_transform_of_minibatches() -> None:
+    staleness = make_filter()
+    for transform in (staleness, Compose(DoubleToFloat(), Compose(staleness))):
+        with pytest.raises(TypeError, match="give it to MultiBatchReplayBuffer as staleness="):
+            make_replay(transform=transform)
+        replay = make_replay(0)
+        with pytest.raises(TypeError, match="as staleness="):
+            replay.append_transform(transform)
+        with pytest.raises(TypeError, match="as staleness="):
+            replay.insert_transform(0, transform)
+        assert len(replay.transform) == 0
+
+
+@pytest.mark.parametrize("staleness", [make_actor, lambda: 0.25, lambda: ISStalenessFilter])
+def test_staleness_is_a_filter(staleness: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match="give an ISStalenessFilter"):
+        make_replay(staleness=staleness())
+
+
+def test_parts_that_carry_the_ages_stay() -> None:
+    replay = make_replay(0)
+    with pytest.raises(TypeError, match="takes no writer"):
+        replay.set_writer(RoundRobinWriter())
+    with pytest.raises(TypeError, match="keeps its storage"):
+        replay.set_storage(LazyTensorStorage(L * N))
+    assert seen(epoch_of(replay)) == frames_of(0)
+
+
+@pytest.mark.parametrize(
+    "storage", [lambda: LazyTensorStorage(20), lambda: ListStorage(24), filled]
+)
+def test_the_writer_refuses_such_storages_in_a_stock_buffer_too(
+    storage: Callable[[], Any],
+) -> None:
+    with pytest.raises(ValueError, match="give an empty, one-dimensional tensor storage"):
+        TensorDictReplayBuffer(storage=storage(), writer=MultiBatchWriter(N), batch_size=M)

@@ -1,0 +1,341 @@
+"""Which rows the samplers hand out: each active one once, in equal minibatches, uniformly."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
+
+from amber_trl.data import AdaptiveMinibatchSampler, EpisodicMinibatchSampler, MultiBatchSampler
+
+BUFFERS = pytest.mark.parametrize("buffer_type", [ReplayBuffer, TensorDictReplayBuffer])
+quick = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def stored(rows: int, device: str = "cpu") -> TensorStorage:
+    return TensorStorage(torch.arange(rows, device=device), device=device)
+
+
+def draw_epoch(sampler: MultiBatchSampler, storage: TensorStorage, batch_size: int) -> list[Tensor]:
+    minibatches = [sampler.sample(storage, batch_size)[0]]
+    while not sampler.ran_out:
+        minibatches.append(sampler.sample(storage, batch_size)[0])
+    return minibatches
+
+
+def rows_of(slots: list[int], frames: int) -> list[int]:
+    return [slot * frames + frame for slot in sorted(slots) for frame in range(frames)]
+
+
+def make_buffer(
+    buffer_type: type[ReplayBuffer], sampler: MultiBatchSampler, batches: int, **kwargs: Any
+) -> ReplayBuffer:
+    """A stock buffer with room for four batches of 8 rows."""
+    buffer = buffer_type(storage=LazyTensorStorage(32), sampler=sampler, batch_size=2, **kwargs)
+    if batches:
+        rows = 8 * batches
+        buffer.extend(TensorDict({"row": torch.arange(rows)}, [rows]))
+    return buffer
+
+
+def rows_seen(buffer: ReplayBuffer) -> list[list[int]]:
+    return [minibatch["row"].tolist() for minibatch in buffer]
+
+
+def flat(epoch: list[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(epoch))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[int, int, int, list[int] | None]:
+    """Batches stored, minibatches of an epoch, ``M_PPO`` and a pattern of active slots."""
+    batches = draw(st.integers(1, 6))
+    slots = st.lists(st.integers(0, batches - 1), min_size=1, unique=True)
+    minibatches, batch_size = draw(st.integers(1, 7)), draw(st.integers(1, 7))
+    return batches, minibatches, batch_size, draw(st.none() | slots)
+
+
+@quick
+@given(cases(), st.booleans())
+def test_an_epoch_is_one_pass_over_the_active_rows(
+    case: tuple[int, int, int, list[int] | None], scale: bool
+) -> None:
+    batches, minibatches, batch_size, slots = case
+    frames = minibatches * batch_size
+    sampler = AdaptiveMinibatchSampler(frames, scale_minibatch=scale)
+    storage = stored(batches * frames)
+    sampler.set_active(slots)
+    active = list(range(batches)) if slots is None else slots
+    assert sampler.num_active(storage) == len(active)
+    size, number = batch_size, minibatches * len(active)
+    if scale:
+        size, number = number // minibatches * batch_size, minibatches
+    for _ in range(2):
+        epoch = draw_epoch(sampler, storage, batch_size)
+        assert [len(minibatch) for minibatch in epoch] == [size] * number
+        assert torch.cat(epoch).sort().values.tolist() == rows_of(active, frames)
+        assert size == sampler.minibatch_size(batch_size, len(active))
+
+
+@quick
+@given(cases(), st.integers(1, 4))
+def test_an_episodic_minibatch_is_one_run_in_one_lane_of_one_active_batch(
+    case: tuple[int, int, int, list[int] | None], lanes: int
+) -> None:
+    batches, minibatches, batch_size, slots = case
+    active = list(range(batches)) if slots is None else slots
+    length = len(active) * batch_size
+    lane = batch_size * (len(active) + minibatches - 1)
+    frames = lane * lanes
+    sampler = EpisodicMinibatchSampler(frames, lane)
+    sampler.set_active(slots)
+    epoch = draw_epoch(sampler, stored(batches * frames), batch_size)
+    assert len(epoch) == frames // batch_size
+    for minibatch in epoch:
+        assert minibatch.tolist() == list(range(int(minibatch[0]), int(minibatch[0]) + length))
+        assert int(minibatch[0]) // lane == int(minibatch[-1]) // lane
+        assert int(minibatch[0]) // frames in active
+
+
+def test_episodic_starts_are_uniform() -> None:
+    torch.manual_seed(1)
+    sampler = EpisodicMinibatchSampler(12, 6)  # 2 lanes of 6 in each batch of 12
+    sampler.set_active([0, 2])  # runs of 2 * 2 start at offset 0, 1 or 2
+    storage = stored(36)
+    starts = [m[0] for _ in range(400) for m in draw_epoch(sampler, storage, 2)]
+    counts = torch.stack(starts).bincount(minlength=36)
+    possible = [slot + lane + offset for slot in (0, 24) for lane in (0, 6) for offset in range(3)]
+    assert counts.nonzero().flatten().tolist() == possible
+    expected = len(starts) / len(possible)
+    chi_square = ((counts[possible] - expected) ** 2 / expected).sum()
+    assert chi_square < 31.3  # 99.9 % of the distribution with 11 degrees of freedom
+
+
+def test_every_row_is_equally_likely_in_every_minibatch() -> None:
+    torch.manual_seed(1)
+    sampler, storage = AdaptiveMinibatchSampler(4), stored(8)
+    epochs = [torch.stack(draw_epoch(sampler, storage, 2)) for _ in range(1000)]
+    in_first = torch.stack(epochs)[:, 0].flatten().bincount(minlength=8)
+    assert ((in_first - 500) ** 2 / 250).sum() < 24.4 * 8 / 7  # 99.9 %, 7 degrees of freedom
+
+
+def test_a_run_longer_than_a_lane_is_refused_when_it_comes_to_it() -> None:
+    sampler, storage = EpisodicMinibatchSampler(8, 4), stored(24)
+    sampler.set_active([1, 2])
+    draw_epoch(sampler, storage, 2)
+    sampler.set_active(None)
+    with pytest.raises(ValueError, match=r"2 \* 3 = 6 frames is longer than frames_per_lane=4"):
+        sampler.sample(storage, 2)
+
+
+def test_a_lane_is_the_batch_unless_told() -> None:
+    assert EpisodicMinibatchSampler(8).frames_per_lane == 8
+    with pytest.raises(ValueError, match="frames_per_lane=3 does not divide frames_per_batch=8"):
+        EpisodicMinibatchSampler(8, 3)
+
+
+@pytest.mark.parametrize("frames", [0, -1, 2.0, True, None])
+@pytest.mark.parametrize("sampler_type", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
+def test_frames_per_batch_is_a_positive_integer(
+    sampler_type: type[MultiBatchSampler], frames: Any
+) -> None:
+    with pytest.raises(ValueError, match=rf"frames_per_batch={frames} is out of range"):
+        sampler_type(frames)
+
+
+@pytest.mark.parametrize(
+    ("slots", "active"),
+    [
+        ([2, 0], (0, 2)),
+        (torch.tensor([2, 0]), (0, 2)),
+        (torch.tensor([True, False, True]), (0, 2)),
+        (range(2), (0, 1)),
+        (torch.tensor([1]).numpy(), (1,)),
+        (None, None),
+    ],
+)
+def test_set_active_takes_numbers_or_a_mask(slots: Any, active: tuple[int, ...] | None) -> None:
+    sampler = AdaptiveMinibatchSampler(4)
+    sampler.set_active(slots)
+    assert sampler.active == active
+
+
+@pytest.mark.parametrize(
+    ("slots", "error"),
+    [
+        ([], ValueError),
+        (torch.tensor([False, False]), ValueError),
+        ([-1], ValueError),
+        ([1, 1], ValueError),
+        ([0.7], TypeError),
+        (torch.tensor([0.7]), TypeError),
+        ([True, False], TypeError),
+        (torch.tensor([[0, 1]]), TypeError),
+        (["0"], TypeError),
+    ],
+)
+def test_set_active_refuses_what_is_no_set_of_slots(slots: Any, error: type[Exception]) -> None:
+    sampler = AdaptiveMinibatchSampler(4)
+    sampler.set_active([1])
+    with pytest.raises(error, match="slots="):
+        sampler.set_active(slots)
+    assert sampler.active == (1,)
+
+
+def test_an_active_slot_that_is_not_stored_is_refused() -> None:
+    sampler = AdaptiveMinibatchSampler(4)
+    sampler.set_active([0, 2])
+    with pytest.raises(ValueError, match=r"active slots \(0, 2\) while 2 batches are stored"):
+        sampler.sample(stored(8), 2)
+
+
+def test_what_is_no_storage_of_whole_batches_is_refused() -> None:
+    sampler = AdaptiveMinibatchSampler(4)
+    with pytest.raises(RuntimeError, match=r"7 rows.*frames_per_batch=4"):
+        sampler.sample(stored(7), 2)
+    with pytest.raises(RuntimeError, match="ndim=2"):
+        sampler.sample(TensorStorage(torch.zeros(4, 2), ndim=2), 2)
+    with pytest.raises(RuntimeError, match="empty storage"):
+        sampler.sample(LazyTensorStorage(8), 2)
+    with pytest.raises(ValueError, match="batch_size=3 does not divide frames_per_batch=4"):
+        sampler.sample(stored(8), 3)
+
+
+def test_another_batch_size_waits_for_the_next_epoch() -> None:
+    sampler, storage = AdaptiveMinibatchSampler(4), stored(8)
+    sampler.sample(storage, 1)
+    with pytest.raises(ValueError, match="batch_size=2 in the middle of an epoch of batch_size=1"):
+        sampler.sample(storage, 2)
+    assert len(draw_epoch(sampler, storage, 1)) == 3
+    assert len(draw_epoch(sampler, storage, 2)) == 2
+    sampler.sample(storage, 2)
+    sampler.discard_epoch()
+    assert len(draw_epoch(sampler, storage, 4)) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda s: s.set_active([1]), lambda s: s.discard_epoch()], ids=["active", "discard"]
+)
+def test_a_discarded_epoch_leaves_nothing(change: Any) -> None:
+    sampler, storage = AdaptiveMinibatchSampler(8), stored(16)
+    first = sampler.sample(storage, 2)[0]
+    change(sampler)
+    assert not sampler.ran_out
+    epoch = torch.cat(draw_epoch(sampler, storage, 2))
+    assert len(epoch.unique()) == len(epoch) == 8 * sampler.num_active(storage)
+    assert len(first) == 4
+
+
+@BUFFERS
+@pytest.mark.parametrize("batches", [1, 3, 4], ids=["one", "partly filled", "full"])
+def test_in_a_stock_buffer(buffer_type: type[ReplayBuffer], batches: int) -> None:
+    buffer = make_buffer(buffer_type, AdaptiveMinibatchSampler(8), batches)
+    for _ in range(3):
+        epoch = rows_seen(buffer)
+        assert [len(minibatch) for minibatch in epoch] == [2 * batches] * 4
+        assert sorted(flat(epoch)) == list(range(8 * batches))
+
+
+@BUFFERS
+def test_a_stock_buffer_that_is_extended_starts_anew_with_every_batch(
+    buffer_type: type[ReplayBuffer],
+) -> None:
+    sampler = AdaptiveMinibatchSampler(8)
+    buffer = make_buffer(buffer_type, sampler, 2)
+    sampler.set_active([0])
+    buffer.sample()
+    buffer.extend(TensorDict({"row": torch.arange(16, 24)}, [8]))
+    assert sampler.active is None
+    assert sorted(flat(rows_seen(buffer))) == list(range(24))
+    sampler.set_active([1])
+    for row in range(24, 32):
+        buffer.add(TensorDict({"row": torch.tensor(row)}, []))
+    assert sampler.active is None
+    assert sorted(flat(rows_seen(buffer))) == list(range(32))
+    sampler.set_active([1])
+    buffer.empty()
+    assert sampler.active is None
+
+
+@BUFFERS
+def test_ran_out_is_as_torchrl_has_it(buffer_type: type[ReplayBuffer]) -> None:
+    buffer = make_buffer(buffer_type, AdaptiveMinibatchSampler(8), 2)
+    first = next(iter(buffer))["row"].tolist()
+    rest = rows_seen(buffer)  # TorchRL's own loop goes on where the last one was left
+    assert len(rest) == 3
+    assert sorted(first + flat(rest)) == list(range(16))
+    assert buffer.sampler.ran_out
+    buffer.sampler.ran_out = False
+    assert not buffer.sampler.ran_out
+    assert len(rows_seen(buffer)) == 4
+
+
+@BUFFERS
+def test_prefetching_stock_buffer_ends_its_epochs_too(buffer_type: type[ReplayBuffer]) -> None:
+    buffer = make_buffer(buffer_type, AdaptiveMinibatchSampler(8), 3, prefetch=3)
+    for _ in range(3):
+        assert sorted(flat(rows_seen(buffer))) == list(range(24))
+
+
+@BUFFERS
+def test_episodic_in_a_stock_buffer(buffer_type: type[ReplayBuffer]) -> None:
+    buffer = make_buffer(buffer_type, EpisodicMinibatchSampler(8), 3)
+    epoch = rows_seen(buffer)
+    assert len(epoch) == 4
+    assert all(rows == list(range(rows[0], rows[0] + 6)) for rows in epoch)
+
+
+@BUFFERS
+@pytest.mark.parametrize("sampler_type", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
+def test_the_generator_decides_the_epoch_and_nothing_else_does(
+    buffer_type: type[ReplayBuffer], sampler_type: type[MultiBatchSampler]
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    buffer = make_buffer(buffer_type, sampler_type(8), 2, generator=generator)
+    outside = torch.get_rng_state()
+    first, second = rows_seen(buffer), rows_seen(buffer)
+    assert first != second
+    assert torch.equal(torch.get_rng_state(), outside)
+    torch.manual_seed(1)
+    buffer.set_rng(torch.Generator().manual_seed(5))
+    assert [rows_seen(buffer), rows_seen(buffer)] == [first, second]
+
+
+def test_without_a_generator_torch_s_own_decides() -> None:
+    buffer = make_buffer(ReplayBuffer, AdaptiveMinibatchSampler(8), 2)
+    torch.manual_seed(3)
+    first, second = rows_seen(buffer), rows_seen(buffer)
+    torch.manual_seed(3)
+    assert [rows_seen(buffer), rows_seen(buffer)] == [first, second]
+
+
+def test_indices_are_int64_and_the_info_is_empty() -> None:
+    index, info = AdaptiveMinibatchSampler(4).sample(stored(8), 2)
+    assert (index.dtype, index.shape, info) == (torch.int64, torch.Size([4]), {})
+
+
+def test_repr_says_what_is_active() -> None:
+    sampler = AdaptiveMinibatchSampler(4)
+    assert repr(sampler) == "AdaptiveMinibatchSampler(frames_per_batch=4, active=all)"
+    sampler.set_active([2, 1])
+    assert repr(sampler) == "AdaptiveMinibatchSampler(frames_per_batch=4, active=[1, 2])"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampler_type", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
+def test_a_cpu_generator_serves_a_storage_elsewhere(sampler_type: type[MultiBatchSampler]) -> None:
+    epochs = []
+    for device in ("cpu", "cuda"):
+        sampler = sampler_type(8)
+        sampler._rng = torch.Generator().manual_seed(5)
+        epochs.append(draw_epoch(sampler, stored(24, device), 2))
+        assert epochs[-1][0].device.type == device
+    assert torch.equal(torch.cat(epochs[0]), torch.cat(epochs[1]).cpu())
