@@ -12,7 +12,7 @@ pass per iteration, and plain A2C as the reference to compare with.
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +68,10 @@ class Config:
 def train(config: Config) -> dict[str, Any]:
     """Trains, leaves the run directory, and returns what its summary.json says."""
     check_fields(config)
-    size = 256 if config.smoke else config.frames_per_batch
-    total = 2560 if config.smoke else -(-config.total_frames // size) * size
+    if config.smoke:
+        config = replace(config, frames_per_batch=256, total_frames=2560)
+    size = config.frames_per_batch
+    total = -(-config.total_frames // size) * size  # the last batch is whole
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     env = make_env(config.env_id, 8, seed=config.seed)
