@@ -104,6 +104,8 @@ def per_dimension_deviation(log_ratio: Tensor) -> Tensor:
             f"log_ratio of shape {tuple(log_ratio.shape)}: expected [..., frames, action "
             "dimensions]; for one ratio per frame use mean_abs_deviation"
         )
+    for dim in (-2, -1):
+        _check_log_ratio(log_ratio, dim)
     return mean_abs_deviation(log_ratio.flatten(-2))
 
 
