@@ -14,7 +14,7 @@ from torchrl.modules import IndependentNormal, ProbabilisticActor
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.transforms import ISStalenessFilter
 
-L, N, M = 3, 8, 4
+L, N, M = 3, 8, 2
 
 
 def make_batch(number: int, *shape: int, shift: float = 0.0) -> TensorDict:
@@ -71,7 +71,7 @@ def make_filter(drop_factor: float = 0.25, **kwargs: Any) -> ISStalenessFilter:
 
 
 def make_replay(*numbers: int, num_batches: int = L, **kwargs: Any) -> MultiBatchReplayBuffer:
-    """A buffer of ``num_batches`` batches of 8 frames, minibatches of 4, with batches ``numbers``."""
+    """A buffer of ``num_batches`` batches of 8 frames, minibatches of 2, with batches ``numbers``."""
     replay = MultiBatchReplayBuffer(num_batches, N, M, **kwargs)
     for number in numbers:
         replay.extend(make_batch(number))

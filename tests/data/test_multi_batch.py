@@ -84,7 +84,7 @@ def test_one_batch_is_the_memory_of_plain_ppo() -> None:
     replay = make_replay(0, 1, num_batches=1)
     assert replay[:]["frame"].tolist() == frames_of(1)
     assert replay.age.tolist() == [0]
-    assert [len(minibatch) for minibatch in epoch_of(replay)] == [M, M]
+    assert [len(minibatch) for minibatch in epoch_of(replay)] == [M] * (N // M)
 
 
 def test_environments_are_stored_one_after_the_other() -> None:
@@ -192,7 +192,7 @@ def test_a_stock_sampler_passes_through(sampler: Any) -> None:
     assert (replay.num_active, replay.batch_size) == (2, M)
     for _ in range(2):
         epoch = epoch_of(replay)
-        assert [len(minibatch) for minibatch in epoch] == [M] * 4
+        assert [len(minibatch) for minibatch in epoch] == [M] * (2 * N // M)
         assert seen(epoch) == frames_of(0, 1)
     replay.extend(make_batch(2))
     next(iter(replay))

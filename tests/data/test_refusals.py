@@ -129,8 +129,11 @@ def test_a_wrong_batch_is_refused_and_nothing_changes(
         replay.extend(wrong)
     assert_same(replay.state_dict(), before)
     assert replay.can_sample()
-    replay.sample()
+    rest = [replay.sample() for _ in range(N // M - 1)]
     assert replay.sampler.ran_out
+    assert len({row for minibatch in rest for row in minibatch["index"].tolist()}) == len(
+        rest
+    ) * len(rest[0])
 
 
 def test_the_first_bad_key_in_the_order_collected_is_named() -> None:
