@@ -1,9 +1,18 @@
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from amber_trl.training import StopOnInterrupt
+
+
+@pytest.fixture(autouse=True)
+def _python_s_own_handler() -> Iterator[None]:
+    """An earlier test's memmap storage leaves TorchRL's handler behind, which puts back another."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, earlier)
 
 
 def test_first_asks_and_second_interrupts() -> None:
