@@ -9,6 +9,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
+from torchrl.data import Composite
 from torchrl.envs import Transform
 
 from amber_trl.functional import check_drop_factor, per_dimension_deviation
@@ -229,7 +230,8 @@ class ISStalenessFilter(Transform):
         """
         active = self.measure(tensordict, age)["active"]
         batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
-        return batches[active].reshape(-1)
+        kept = batches[active]
+        return kept.reshape(kept.batch_size.numel())
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write under ``mask_key`` which frames are of batches in use.
@@ -319,13 +321,19 @@ class ISStalenessFilter(Transform):
         metric = OF_LOG_RATIO[self.metric] if isinstance(self.metric, str) else self.metric
         staleness = metric(log_ratio)
         if not isinstance(staleness, Tensor) or staleness.shape != log_ratio.shape[:1]:
+            found = tuple(staleness.shape) if isinstance(staleness, Tensor) else staleness
             raise ValueError(
-                f"metric {metric!r} returned {staleness!r}: it must map log-ratios "
-                "[batches, frames] to a tensor [batches]"
+                f"metric {metric!r} returned {found} for log-ratios {tuple(log_ratio.shape)}: it "
+                "must map [batches, frames] to a tensor [batches]"
             )
         return staleness
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """Refused: the filter is no environment transform.
+
+        Raises:
+            RuntimeError: always.
+        """
         raise RuntimeError(
             "ISStalenessFilter judges whole stored batches and is no environment transform: give "
             "it to MultiBatchReplayBuffer as staleness=, or call measure, select or forward"

@@ -1,0 +1,193 @@
+"""Each metric of the filter, and functions given as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from amber_trl.transforms import ISStalenessFilter, Reason
+from tests.transforms.problem import collect, drift, gaussian, set_ratios
+
+NAMES = ["mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"]
+
+
+@pytest.fixture
+def actor() -> Any:
+    return gaussian().double()
+
+
+@pytest.fixture
+def frames(actor: Any) -> TensorDict:
+    ratios = torch.tensor([[1.0, 1, 1], [0.5, 1, 3]], dtype=torch.float64)
+    return set_ratios(collect(actor, 2, 3), ratios)
+
+
+# The numbers of test_functional.py; the actions' ratios come from the stored log-probabilities
+# alone, so the Gaussian parameters stored beside them still say that nothing has changed.
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("mean_abs_deviation", 5 / 6),
+        ("per_dimension", 0),
+        ("kl", (1.5 + math.log(2) - math.log(3)) / 3),
+        ("effective_sample_size", 1 - 27 / 41),
+        (lambda log_ratio: log_ratio.abs().amax(-1), math.log(3)),
+    ],
+)
+def test_by_hand(actor: Any, frames: TensorDict, metric: Any, expected: float) -> None:
+    ledger = ISStalenessFilter(actor, drop_factor=1.5, metric=metric).measure(frames)
+    torch.testing.assert_close(
+        ledger["staleness"], torch.tensor([0, expected], dtype=torch.float64)
+    )
+    # The other columns do not depend on the metric.
+    torch.testing.assert_close(ledger["importance_ratio"], torch.tensor([1, 11 / 6]).double())
+    torch.testing.assert_close(ledger["ess"], torch.tensor([1, 27 / 41]).double())
+
+
+def test_per_dimension_against_a_loop(actor: Any) -> None:
+    frames = collect(actor, 2, 5)
+    drift(actor)
+    expected = []
+    for batch in frames:
+        total = 0.0
+        for frame in batch:
+            with torch.no_grad():
+                loc, scale = actor.module[0].module(frame["observation"])
+            for k in range(2):
+                new, old = (
+                    math.exp(-0.5 * ((frame["action"][k] - mean) / deviation) ** 2) / deviation
+                    for mean, deviation in (
+                        (loc[k], scale[k]),
+                        (frame["loc"][k], frame["scale"][k]),
+                    )
+                )
+                total += abs(float(new / old) - 1)
+        expected.append(total / (5 * 2))
+    staleness = ISStalenessFilter(actor, metric="per_dimension")
+    measured = staleness.measure(frames)["staleness"]
+    torch.testing.assert_close(
+        measured, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=0
+    )
+
+
+def test_per_dimension_does_not_grow_with_the_dimensions() -> None:
+    # The same shift of the mean in each of D dimensions.
+    by_metric: dict[str, list[float]] = {"per_dimension": [], "mean_abs_deviation": []}
+    for size in (1, 32):
+        actor = gaussian(size).double()
+        frames = collect(actor, 4096)
+        with torch.no_grad():
+            actor.module[0].module.mean.bias.add_(0.1)
+        for metric, found in by_metric.items():
+            ledger = ISStalenessFilter(actor, metric=metric).measure(frames)  # type: ignore[arg-type]
+            found.append(ledger["staleness"].item())
+    one, many = by_metric["per_dimension"]
+    assert many == pytest.approx(one, rel=0.1)
+    one, many = by_metric["mean_abs_deviation"]
+    assert many > 4 * one
+
+
+def test_age_counts_batches(actor: Any, frames: TensorDict) -> None:
+    staleness = ISStalenessFilter(actor, drop_factor=2, metric="age")
+    four = torch.cat([frames, frames])
+    ledger = staleness.measure(four, torch.tensor([3, 0, 2, 1]))
+    assert ledger["staleness"].tolist() == [3, 0, 2, 1]
+    assert ledger["staleness"].dtype == torch.float64
+    assert ledger["active"].tolist() == [False, True, True, True]
+    assert ledger["reason"][0] == Reason.STALE
+    for refused in (staleness.measure, staleness.select, staleness):
+        with pytest.raises(RuntimeError, match="pass age="):
+            refused(frames)
+
+
+@pytest.mark.parametrize("metric", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_unchanged_is_zero_and_changed_is_more(metric: Any, dtype: torch.dtype) -> None:
+    actor = gaussian().to(dtype)
+    frames = collect(actor, 2, 64)
+    staleness = ISStalenessFilter(actor, metric=metric)
+    age = torch.tensor([0, 0])
+    fresh = staleness.measure(frames, age)["staleness"]
+    assert fresh.dtype == dtype
+    assert (fresh >= 0).all()
+    assert (fresh < (1e-5 if dtype == torch.float32 else 1e-12)).all()
+    if metric != "age":
+        drift(actor)
+        assert (staleness.measure(frames, age)["staleness"] > 1e-3).all()
+
+
+def test_a_metric_of_no_deviation_is_never_negative() -> None:
+    # Equal ratios make the effective share exactly 1, so a drop factor of 0 keeps the batch.
+    actor = gaussian()
+    frames = collect(actor, 1, 333)
+    frames["action_log_prob"] = frames["action_log_prob"] - 1000
+    staleness = ISStalenessFilter(actor, 0, metric="effective_sample_size")
+    ledger = staleness.measure(frames)
+    assert ledger["staleness"].abs() < 1e-6
+    assert ledger["staleness"] >= 0
+
+
+@pytest.mark.parametrize("metric", NAMES[:4])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_not_finite_is_stale(actor: Any, metric: Any, value: float) -> None:
+    frames = collect(actor, 2, 4)
+    frames["action_log_prob"][0, 1] = value
+    frames["loc"][0, 1] = value
+    ledger = ISStalenessFilter(actor, drop_factor=1e6, metric=metric).measure(frames)
+    bad, good = ledger["reason"].tolist()
+    # A ratio of 0 (a behaviour that was infinitely sure) is finite for some metrics.
+    finite_metric = value == math.inf and metric in ("mean_abs_deviation", "effective_sample_size")
+    assert bad == (Reason.FRESH if finite_metric else Reason.NON_FINITE)
+    assert good == Reason.FRESH
+
+
+def test_functions_see_whole_batches(actor: Any, frames: TensorDict) -> None:
+    seen: list[Tensor] = []
+
+    def metric(log_ratio: Tensor) -> Tensor:
+        seen.append(log_ratio)
+        return log_ratio.amax(-1)
+
+    ISStalenessFilter(actor, metric=metric, chunk_size=2).measure(frames)
+    (log_ratio,) = seen
+    expected = torch.tensor([[1.0, 1, 1], [0.5, 1, 3]]).double().log()
+    torch.testing.assert_close(log_ratio, expected)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda log_ratio: log_ratio,
+        lambda log_ratio: log_ratio.mean(),
+        lambda log_ratio: log_ratio.mean(0),
+        lambda log_ratio: float(log_ratio.mean()),
+        lambda log_ratio: log_ratio.mean(-1).tolist(),
+        lambda log_ratio: None,
+    ],
+)
+def test_functions_of_another_shape_are_refused(
+    actor: Any, frames: TensorDict, metric: Callable[[Tensor], Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"metric .* returned .*\[batches\]"):
+        ISStalenessFilter(actor, metric=metric).measure(frames)
+
+
+def test_a_function_may_be_a_module(actor: Any, frames: TensorDict) -> None:
+    class Quantile(nn.Module):
+        def forward(self, log_ratio: Tensor) -> Tensor:
+            return log_ratio.exp().quantile(1.0, dim=-1)
+
+    ledger = ISStalenessFilter(actor, metric=Quantile()).measure(frames)
+    torch.testing.assert_close(ledger["staleness"], torch.tensor([1.0, 3.0]).double())
+
+
+@pytest.mark.parametrize("metric", ["deviation", "", None, 3, ["kl"]])
+def test_unknown_metrics_are_refused_by_name(actor: Any, metric: Any) -> None:
+    with pytest.raises(ValueError, match=r"metric=.*mean_abs_deviation, per_dimension, kl"):
+        ISStalenessFilter(actor, metric=metric)
