@@ -1,0 +1,249 @@
+"""With one batch this library is plain PPO: bit for bit the loop that stock TorchRL parts make.
+
+Shared are actor, critic (with their normaliser) and environment factory. The library trains first
+and the rows of its minibatches are written down; the stock loop draws the same rows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.collectors import Collector
+from torchrl.data import LazyTensorStorage, Storage, TensorDictReplayBuffer
+from torchrl.data.replay_buffers.samplers import RandomSampler
+from torchrl.envs import EnvBase
+from torchrl.objectives import ClipPPOLoss
+from torchrl.objectives.value import GAE
+
+from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.envs import make_env
+from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
+from amber_trl.objectives import AmberPPOLoss
+from amber_trl.training import LinearSchedule, UpdateStep
+from amber_trl.transforms import ISStalenessFilter
+
+FRAMES, ITERATIONS, ENVS = 64, 3, 2
+MINIBATCH, EPOCHS = 16, 2
+EPISODE = 20  # steps to a time limit, of which every batch then has some
+RATE, CLIP = 3e-4, 0.3
+TOTAL = FRAMES * ITERATIONS
+
+
+@dataclass
+class Parts:
+    """What both loops share, made anew for each from the same seed."""
+
+    env: EnvBase
+    actor: TensorDictModuleBase
+    critic: TensorDictModuleBase
+    normalizer: ObservationNormalizer | None
+
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters and statistics, copied."""
+        return {
+            f"{name}.{key}": value.clone()
+            for name, module in (("actor", self.actor), ("critic", self.critic))
+            for key, value in module.state_dict().items()
+        }
+
+    def collect(self) -> Collector:
+        torch.manual_seed(1)
+        return Collector(
+            self.env,
+            self.actor,
+            frames_per_batch=FRAMES,
+            total_frames=TOTAL,
+            auto_register_policy_transforms=False,
+        )
+
+    def take_in(self, batch: TensorDict) -> TensorDict:
+        if self.normalizer is not None:
+            self.normalizer.update(batch["observation"])
+        return batch
+
+    def advantage(self) -> GAE:
+        return GAE(gamma=0.99, lmbda=0.95, value_network=self.critic, average_gae=True)
+
+
+def make_parts(env_id: str, *, normalized: bool = True, **env_kwargs: Any) -> Parts:
+    torch.manual_seed(0)
+    env = make_env(env_id, ENVS, seed=0, **env_kwargs)
+    size = env.observation_spec["observation"].shape[-1]
+    normalizer = ObservationNormalizer(size) if normalized else None
+    if env_id == "CartPole-v1":
+        actor = categorical_actor(size, 2, normalizer=normalizer)
+    else:
+        actor = gaussian_actor(size, env.action_spec.shape[-1], normalizer=normalizer)
+    return Parts(env, actor, value_critic(size, normalizer=normalizer), normalizer)
+
+
+class Recorded(RandomSampler):
+    """A stock sampler but for its rows, which were written down."""
+
+    def __init__(self, rows: Iterator[Tensor]) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        return next(self.rows), {}
+
+
+def train_stock(parts: Parts, rows: list[Tensor]) -> dict[str, Tensor]:
+    """PPO as TorchRL's documentation writes it."""
+    loss = ClipPPOLoss(
+        parts.actor,
+        parts.critic,
+        clip_epsilon=CLIP,
+        entropy_bonus=False,
+        critic_coeff=1.0,
+        loss_critic_type="l2",
+    )
+    optimizer = torch.optim.Adam(loss.parameters(), lr=RATE, eps=1e-5)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(FRAMES), sampler=Recorded(iter(rows)), batch_size=MINIBATCH
+    )
+    advantage, frames = parts.advantage(), 0
+    collector = parts.collect()
+    for batch in collector:
+        left = 1 - frames / TOTAL
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * left
+        loss.clip_epsilon.copy_(CLIP * left)
+        buffer.extend(advantage(parts.take_in(batch)).reshape(-1))
+        for _ in range(EPOCHS * FRAMES // MINIBATCH):
+            losses = loss(buffer.sample())
+            (losses["loss_objective"] + losses["loss_critic"]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        collector.update_policy_weights_()
+        frames += batch.numel()
+    collector.shutdown()
+    assert not list(buffer.sampler.rows)  # every minibatch that was written down is used
+    return parts.weights()
+
+
+def train_with_library(
+    parts: Parts, **filter_arguments: Any
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    staleness = ISStalenessFilter(parts.actor, **filter_arguments) if filter_arguments else None
+    replay = MultiBatchReplayBuffer(1, FRAMES, MINIBATCH, staleness=staleness)
+    loss = AmberPPOLoss(parts.actor, parts.critic, clip_epsilon=CLIP)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=RATE, eps=1e-5)
+    update = UpdateStep(loss, optimizer)
+    schedule = LinearSchedule(TOTAL, optimizer=optimizer, loss=loss, staleness=staleness)
+    advantage, frames, rows = parts.advantage(), 0, []
+    collector = parts.collect()
+    for batch in collector:
+        schedule.step(frames)
+        replay.extend(advantage(parts.take_in(batch)))
+        if staleness is not None:
+            assert replay.refresh()["active"].all()
+        for _ in range(EPOCHS):
+            for minibatch in replay:
+                rows.append(minibatch["index"].clone())
+                update(minibatch)
+        collector.update_policy_weights_()
+        frames += batch.numel()
+    collector.shutdown()
+    return parts.weights(), rows
+
+
+def assert_bit_identical(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert torch.equal(value, theirs[key]), key
+
+
+@pytest.mark.parametrize(
+    ("env_id", "normalized", "filter_arguments"),
+    [
+        ("Pendulum-v1", False, {}),
+        ("CartPole-v1", True, {"drop_factor": 0.25}),
+        ("HalfCheetah-v5", True, {"report_only": True}),
+    ],
+)
+def test_one_batch_is_stock_ppo(
+    env_id: str, normalized: bool, filter_arguments: dict[str, Any]
+) -> None:
+    parts = make_parts(env_id, normalized=normalized, max_episode_steps=EPISODE)
+    untrained = parts.weights()
+    ours, rows = train_with_library(parts, **filter_arguments)
+    twin = make_parts(env_id, normalized=normalized, max_episode_steps=EPISODE)
+    theirs = train_stock(twin, rows)
+    assert_bit_identical(ours, theirs)
+    assert len(rows) == ITERATIONS * EPOCHS * FRAMES // MINIBATCH
+    assert all(not torch.equal(ours[key], untrained[key]) for key in ours if "weight" in key)
+
+
+def test_another_order_of_the_same_rows_is_another_policy() -> None:
+    """The comparison would notice."""
+    ours, rows = train_with_library(make_parts("Pendulum-v1"))
+    rows[0], rows[1] = rows[1], rows[0]
+    theirs = train_stock(make_parts("Pendulum-v1"), rows)
+    assert any(not torch.equal(value, theirs[key]) for key, value in ours.items())
+
+
+@pytest.fixture
+def recipe() -> Iterator[ModuleType]:
+    path = Path(__file__).parents[2] / "recipes" / "ppo_amber_mujoco.py"
+    spec = importlib.util.spec_from_file_location("recipe_under_test", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_the_recipe_s_ppo_is_stock_ppo(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Tensor] = []
+    made: list[Parts] = []
+    build_networks, build_replay = recipe.build_networks, recipe.build_replay
+
+    class RecordingStep(UpdateStep):
+        def __call__(self, minibatch: Any) -> TensorDict:
+            rows.append(minibatch["index"].clone())
+            return super().__call__(minibatch)
+
+    def build_and_keep(config: Any, env: EnvBase) -> Any:
+        built = build_networks(config, env)
+        made.append(Parts(env, *built[:3]))
+        return built
+
+    def build_and_seed(*arguments: Any) -> Any:
+        replay = build_replay(*arguments)
+        torch.manual_seed(1)  # as the stock loop does before it collects
+        return replay
+
+    monkeypatch.setattr(recipe, "UpdateStep", RecordingStep)
+    monkeypatch.setattr(recipe, "build_networks", build_and_keep)
+    monkeypatch.setattr(recipe, "build_replay", build_and_seed)
+    recipe.train(
+        recipe.Config(
+            env_id="Pendulum-v1",
+            setup="ppo",
+            num_envs=ENVS,
+            total_frames=TOTAL,
+            frames_per_batch=FRAMES,
+            minibatch_size=MINIBATCH,
+            epochs=EPOCHS,
+            run_dir=tmp_path / "run",
+            progress=False,
+        )
+    )
+    theirs = train_stock(make_parts("Pendulum-v1"), rows)
+    assert_bit_identical(made[0].weights(), theirs)
