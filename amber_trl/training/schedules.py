@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torchrl.objectives import LossModule
 
 from amber_trl.functional import linear_anneal
-
-if TYPE_CHECKING:
-    from amber_trl.transforms import ISStalenessFilter
+from amber_trl.transforms import ISStalenessFilter
 
 _CLIP_BUFFERS = ("clip_epsilon", "clip_epsilon_low", "clip_epsilon_high")
 
