@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor
-from torchrl.objectives import ClipPPOLoss
+from torchrl.objectives import ClipPPOLoss, PPOLoss
 
 __all__ = ["AmberPPOLoss"]
+
+_STOCK_ARGUMENTS = {*signature(PPOLoss).parameters, *signature(ClipPPOLoss).parameters} - {"kwargs"}
 
 
 class AmberPPOLoss(ClipPPOLoss):
@@ -54,7 +57,8 @@ class AmberPPOLoss(ClipPPOLoss):
             ``reduction``, ...).
 
     Raises:
-        TypeError: if ``entropy_bonus`` is given, which ``entropy_coeff`` decides.
+        TypeError: if an argument is unknown, or is ``entropy_bonus``, which ``entropy_coeff``
+            decides.
         ValueError: if a coefficient is out of range; when called, if advantage, value target or
             log-probability is of a wrong shape.
         KeyError: when called without a key that it reads, such as a stored advantage.
@@ -89,6 +93,9 @@ class AmberPPOLoss(ClipPPOLoss):
     ) -> None:
         if "entropy_bonus" in kwargs:
             raise TypeError("AmberPPOLoss takes no entropy_bonus=: give entropy_coeff, 0 for none")
+        # ``ClipPPOLoss`` would swallow any name.
+        if unknown := kwargs.keys() - _STOCK_ARGUMENTS:
+            raise TypeError(f"AmberPPOLoss takes no {sorted(unknown)}, nor does ClipPPOLoss")
         _check_coefficients(clip_epsilon, entropy_coeff, critic_coeff, max_importance_ratio)
         super().__init__(
             actor_network,
