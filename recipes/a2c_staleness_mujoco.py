@@ -4,9 +4,10 @@
     python recipes/a2c_staleness_mujoco.py --num-batches 1    # reference: plain A2C
 
 Buffer, filter and sampler are those of PPO-AMBER, untouched; the loss is TorchRL's. A2C weighs no
-frame by its importance ratio, so each old frame biases the gradient by as much as the actor has
-moved since. The filter bounds that bias, it does not remove it: hence a small drop factor, one
-pass per iteration, and plain A2C as the reference to compare with.
+frame by its importance ratio, so an old frame biases the gradient by as much as the actor has moved
+since. The filter bounds that bias, it does not remove it: hence a small drop factor, one pass per
+iteration, and plain A2C as the reference. After 300 000 frames (minutes) of InvertedPendulum-v5,
+seed 0, the last-100 return is 977, that of the reference 1000: no gain to see here.
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ def train(config: Config) -> dict[str, Any]:
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
     run = RunDirectory(config.run_dir or "runs/a2c", overwrite=config.overwrite)
     run.write_config(asdict(config))
-
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments = {"observation_size": observations, "action_size": actions}
     normalizer = ObservationNormalizer(observations)
