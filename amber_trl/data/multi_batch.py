@@ -243,12 +243,37 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             RuntimeError: if nothing is stored, or a filter is set and :meth:`refresh` has not been
                 called since the last :meth:`extend` or load.
         """
+        self._check_refreshed()
+        return super().sample(batch_size, return_info, include_info)
+
+    def epoch(self) -> Tensor:
+        """The rows of one fresh epoch at once: those that iterating would have sampled.
+
+        For an update that gathers minibatches from ``replay.storage[:]`` itself
+        (:meth:`amber_trl.training.UpdateStep.epoch`). A transform is not applied then.
+
+        Returns:
+            ``int64`` ``[minibatches, rows]``.
+
+        Raises:
+            RuntimeError: as :meth:`sample` does.
+            TypeError: if the sampler is not one of this library's.
+        """
+        self._check_refreshed()
+        if not isinstance(self._sampler, MultiBatchSampler):
+            raise TypeError(
+                f"epoch() with a sampler of type {type(self._sampler).__name__}: iterate over the "
+                "buffer instead, or use AdaptiveMinibatchSampler"
+            )
+        self._end_epoch()
+        return self._sampler.epoch(self._storage, self._batch_size)
+
+    def _check_refreshed(self) -> None:
         if self._needs_refresh and len(self):
             raise RuntimeError(
                 "sampling before refresh(): a batch was stored or loaded since the staleness of "
                 "the batches was measured; call refresh() once after extend()"
             )
-        return super().sample(batch_size, return_info, include_info)
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """One fresh epoch; it ends when the buffer is extended, refreshed, loaded or iterated."""

@@ -34,6 +34,21 @@ class MultiBatchSampler(Sampler):
 
     Raises:
         ValueError: if ``frames_per_batch`` is not a positive integer.
+
+    Examples:
+        >>> class InOrder(MultiBatchSampler):
+        ...     def minibatch_size(self, batch_size, num_active):
+        ...         return batch_size
+        ...
+        ...     def _draw_epoch(self, slots, batch_size):
+        ...         rows = slots[:, None] * self.frames_per_batch + torch.arange(self.frames_per_batch)
+        ...         return rows.view(-1, batch_size)
+        >>> from torchrl.data import LazyTensorStorage, ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(8), sampler=InOrder(4), batch_size=2)
+        >>> _ = buffer.extend(torch.arange(8))
+        >>> buffer.sampler.set_active([1])
+        >>> [minibatch.tolist() for minibatch in buffer]
+        [[4, 5], [6, 7]]
     """
 
     def __init__(self, frames_per_batch: int) -> None:
@@ -110,6 +125,22 @@ class MultiBatchSampler(Sampler):
         self._remaining_batches = len(self._epoch) - self._position
         self._ran_out = self._remaining_batches == 0
         return index, {}
+
+    def epoch(self, storage: Storage, batch_size: int) -> Tensor:
+        """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
+
+        Args:
+            storage: as in :meth:`sample`.
+            batch_size: as in :meth:`sample`.
+
+        Returns:
+            ``int64`` ``[minibatches, rows]``.
+
+        Raises:
+            RuntimeError, ValueError: as :meth:`sample` does.
+        """
+        self.discard_epoch()
+        return self._new_epoch(storage, batch_size)
 
     def _new_epoch(self, storage: Storage, batch_size: int) -> Tensor:
         rows = len(storage)
@@ -205,7 +236,7 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
 
     With :math:`k` batches in use, a minibatch has :math:`M = M_{PPO} k` rows, drawn uniformly from
     all active rows, and an epoch has :math:`N / M_{PPO}` minibatches, whatever :math:`k` is
-    (Algorithm 1 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, lines 9 and 14 to 17).
+    (Algorithm 1 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, lines 17 and 21 to 23).
     The paper draws each minibatch uniformly; one epoch here is exactly one pass.
 
     It works in any TorchRL replay buffer over a one-dimensional storage of whole batches.

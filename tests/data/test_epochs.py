@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tensordict import TensorDict
+from torchrl.data import SamplerWithoutReplacement
 
 from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer
 from amber_trl.transforms import Reason
@@ -193,3 +195,26 @@ def test_ablation_without_scaling_keeps_minibatches_small() -> None:
     epoch = epoch_of(replay)
     assert [len(minibatch) for minibatch in epoch] == [M] * (3 * N // M)
     assert seen(epoch) == frames_of(0, 1, 2)
+
+
+def test_epoch_returns_what_iterating_would_have_sampled() -> None:
+    replay = MultiBatchReplayBuffer(3, 8, 2, generator=torch.Generator().manual_seed(7))
+    other = MultiBatchReplayBuffer(3, 8, 2, generator=torch.Generator().manual_seed(7))
+    for step in range(2):
+        batch = TensorDict({"row": torch.arange(8) + 8 * step}, [8])
+        replay.extend(batch)
+        other.extend(batch)
+    for _ in range(2):
+        next(iter(replay))  # left unfinished, and drawn in both
+        next(iter(other))
+        sampled = torch.stack([minibatch["index"] for minibatch in other])
+        assert torch.equal(replay.epoch(), sampled)
+
+
+def test_epoch_needs_a_refresh_and_a_sampler_of_batches() -> None:
+    replay = MultiBatchReplayBuffer(2, 8, 2, sampler=SamplerWithoutReplacement())
+    replay.extend(TensorDict({"row": torch.arange(8)}, [8]))
+    with pytest.raises(TypeError, match="SamplerWithoutReplacement"):
+        replay.epoch()
+    with pytest.raises(RuntimeError, match="empty"):
+        MultiBatchReplayBuffer(2, 8, 2).epoch()
