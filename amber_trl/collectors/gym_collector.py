@@ -1,0 +1,370 @@
+"""A collector whose overhead is paid per batch, not per frame."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl._utils import seed_generator
+from torchrl.collectors import BaseCollector, Collector
+from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
+from torchrl.modules import set_exploration_modules_spec_from_env
+
+from amber_trl.collectors._actor import FrameActor
+from amber_trl.collectors._batch import TrajectoryIds, make_batch
+from amber_trl.collectors._environment import (
+    action_reader,
+    check_action,
+    check_policy,
+    make_lanes,
+)
+
+
+class GymCollector(BaseCollector):
+    """Collects from Gymnasium environments in this process, several times faster than TorchRL's.
+
+    It yields what ``torchrl.collectors.Collector`` yields for the same environment and actor:
+    the same keys, shapes and dtypes and, from the same seeds, the same bits. It steps the
+    Gymnasium environments directly, writes into arrays, and makes one TensorDict per batch.
+
+    The actor is called on the first frame of each batch. On the others, the torch calls that it
+    made are repeated without the TensorDict around them, what they compute from parameters alone
+    being computed once per batch, and log-probabilities are evaluated for the whole batch from
+    the recorded parameters of the distribution. That the repetition gives the actor's own
+    numbers is checked on the first frame of every batch, bit by bit; an actor for which it does
+    not, or that cannot be recorded (it branches on a tensor's values, or changes its own state),
+    is called on every frame, which is slower and right.
+
+    It reads the keys that the actor reads, which must be the environment's, and writes those, the
+    actor's, ``next``, ``done``, ``terminated``, ``truncated`` and ``("collector", "traj_ids")``.
+    Batches are ``[envs, frames_per_batch / envs]``, or ``[frames_per_batch]`` for an unbatched
+    environment. Episodes go on from one batch to the next. It holds the running frame and
+    trajectory ids of each environment, and twice the batch while it collects.
+
+    Where it differs from TorchRL's: the actor is used as it is, never copied to another device;
+    ``frames_per_batch`` must be a multiple of the environments; after :meth:`set_seed` the first
+    observation is that of the seeded reset (TorchRL's is of the reset before); a last batch that
+    exceeds ``total_frames`` is whole, without a warning.
+
+    Args:
+        create_env_fn: a ``torchrl.envs.GymWrapper`` or ``GymEnv`` without transforms, or a
+            callable that makes one: over one ``gymnasium.Env``, or over a vector environment with
+            autoreset DISABLED (preferred) or SAME_STEP, such as
+            :func:`amber_trl.envs.make_env` gives. Its device must be the CPU or None.
+        policy: a feed-forward actor, any ``TensorDictModuleBase`` that reads the environment's
+            keys and writes its action. It is called in the mode that it is in (train or eval),
+            without gradients, on its own device; on CUDA every frame waits for the device.
+        frames_per_batch: frames in a batch over all environments, a multiple of their number.
+        total_frames: stop after the batch that reaches this number; -1 (default) never stops.
+        exploration_type: how actions are drawn; at random by default.
+        storing_device: where batches are put; None leaves them on the CPU.
+        capture: False calls the actor on every frame. Needed only if it depends on something
+            besides its input, parameters, buffers, attributes and torch's generators that
+            changes within a batch, such as a clock.
+        pre_collect_hook: called before each batch.
+        post_collect_hook: called with each batch before it is yielded.
+        **unsupported: any other argument of ``torchrl.collectors.Collector`` is refused by name
+            unless it has that class's default.
+
+    Raises:
+        TypeError: an argument has the wrong type or is not supported; the environment has
+            transforms or other spaces than arrays.
+        ValueError: a number is out of range; the actor does not fit the environment, is
+            recurrent, or needs keys that a transform would give.
+
+    Example:
+        >>> from amber_trl.collectors import GymCollector
+        >>> from amber_trl.envs import make_env
+        >>> from amber_trl.modules import gaussian_actor
+        >>> env = make_env("Pendulum-v1", num_envs=2, seed=0)
+        >>> actor = gaussian_actor(observation_size=3, action_size=1)
+        >>> collector = GymCollector(env, actor, frames_per_batch=64, total_frames=128)
+        >>> for batch in collector:
+        ...     collector.update_policy_weights_()
+        >>> batch["next", "reward"].shape
+        torch.Size([2, 32, 1])
+        >>> collector.shutdown()
+    """
+
+    def __init__(
+        self,
+        create_env_fn: EnvBase | Callable[[], EnvBase],
+        policy: TensorDictModuleBase,
+        *,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        exploration_type: ExplorationType = ExplorationType.RANDOM,
+        storing_device: torch.device | str | None = None,
+        capture: bool = True,
+        pre_collect_hook: Callable[[], None] | None = None,
+        post_collect_hook: Callable[[TensorDictBase], None] | None = None,
+        **unsupported: Any,
+    ) -> None:
+        super().__init__(pre_collect_hook=pre_collect_hook, post_collect_hook=post_collect_hook)
+        self.closed = True
+        _refuse_options(unsupported)
+        env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
+        self._lanes = make_lanes(env)
+        _check_frames(frames_per_batch, total_frames, self._lanes.num_lanes)
+        check_policy(policy, env)
+        self.env = env
+        self.policy = policy
+        self.exploration_type = exploration_type
+        self.storing_device = None if storing_device is None else torch.device(storing_device)
+        self.requested_frames_per_batch = frames_per_batch
+        self.frames_per_batch = frames_per_batch // self._lanes.num_lanes
+        self.total_frames = total_frames if total_frames >= 0 else float("inf")
+        self._frames = 0
+        self._iter = -1
+        set_exploration_modules_spec_from_env(policy, env)
+        self._read_action = action_reader(env)
+        self._actor = FrameActor(policy, env.action_key, env.batch_size, capture=capture)
+        self._traj_ids = TrajectoryIds(self._lanes.num_lanes)
+        self._restarted = True
+        self._lanes.reset()
+        self._try_policy()
+        self.closed = False
+
+    @property
+    def capture_failure(self) -> str | None:
+        """Why the actor is called on every frame; None if it is not, or before the first batch."""
+        return self._actor.failure
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """Yields batches until ``total_frames`` are reached, then closes the environment."""
+        while self._frames < self.total_frames:
+            if self.closed:
+                raise RuntimeError("the collector was shut down: build another one")
+            self._iter += 1
+            batch = self.rollout()
+            self._frames += batch.numel()
+            if self._frames >= self.total_frames:
+                self.env.close()
+            if self.post_collect_hook is not None:
+                self.post_collect_hook(batch)
+            yield batch
+
+    @torch.no_grad()
+    def rollout(self) -> TensorDictBase:
+        """Collects one batch, without counting it."""
+        if self.pre_collect_hook is not None:
+            self.pre_collect_hook()
+        frames, step, read = self.frames_per_batch, self._lanes.step, self._read_action
+        self._lanes.start(frames)
+        rows = self._rows(frames)
+        with set_exploration_type(self.exploration_type):
+            action, act = self._actor.begin(rows[0])
+            step(0, read(action))
+            for frame in range(1, frames):
+                step(frame, read(act(rows[frame])))
+            written = self._actor.finish(frames)
+        self._restarted = False
+        before, after = self._lanes.finish()
+        traj_ids = self._traj_ids.over(frames, self._lanes.ends)
+        batch = make_batch(
+            before, after, written, traj_ids, self.env.batch_size, self.env.reward_spec.dtype
+        )
+        return batch if self.storing_device is None else batch.to(self.storing_device)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Resets the environments with seeds: ``seed`` for the first, one more for each next.
+
+        Args:
+            seed: integer of at least 0.
+            static_seed: whether to return ``seed`` itself.
+
+        Returns:
+            The seed to give to another collector, as TorchRL computes it.
+        """
+        self._lanes.reset(seed=seed)
+        if not self._restarted:
+            self._traj_ids.renew(torch.ones(self._lanes.num_lanes))
+            self._restarted = True
+        return seed if static_seed else int(seed_generator(seed))
+
+    def reset(self, index: Any = None) -> None:
+        """Resets environments, which start new trajectories.
+
+        Args:
+            index: which ones, as an index into ``[envs]``; all if None.
+
+        Raises:
+            ValueError: an index was given for an unbatched environment.
+        """
+        if index is not None and not self.env.batch_size:
+            raise ValueError(f"index={index!r} given for a single environment: omit it")
+        mask = torch.zeros(self._lanes.num_lanes, dtype=torch.bool)
+        mask[... if index is None else index] = True
+        if index is None:
+            self._lanes.reset()
+        elif mask.any():
+            self._lanes.reset(mask=mask.numpy())
+        self._traj_ids.renew(mask)
+
+    def update_policy_weights_(
+        self,
+        policy_or_weights: nn.Module | TensorDictBase | None = None,
+        *,
+        weights: TensorDictBase | None = None,
+        policy: nn.Module | None = None,
+        **unsupported: Any,
+    ) -> None:
+        """Copies weights into the actor, in place. Without arguments it has nothing to do.
+
+        The collector uses the very actor that it was given, so that changes of its parameters
+        are seen by the next batch.
+
+        Args:
+            policy_or_weights: a module of the actor's structure, or its weights as
+                ``TensorDict.from_module`` gives them.
+            weights: the same, by name.
+            policy: the same, by name.
+            **unsupported: refused by name.
+
+        Raises:
+            TypeError: another argument was given, more than one, or neither module nor TensorDict.
+        """
+        if unsupported:
+            raise TypeError(f"{sorted(unsupported)} are for collectors with workers: omit them")
+        sources = [x for x in (policy_or_weights, weights, policy) if x is not None]
+        if len(sources) > 1:
+            raise TypeError("give one of policy_or_weights, weights and policy")
+        for source in sources:
+            if isinstance(source, nn.Module):
+                source = TensorDict.from_module(source)
+            if not isinstance(source, TensorDictBase):
+                raise TypeError(
+                    f"weights are a {type(source).__name__}: pass a module, or the TensorDict "
+                    "that TensorDict.from_module(module) gives"
+                )
+            TensorDict.from_module(self.policy).data.update_(source.data)
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """The actor's weights, the counters, and the frame that the next batch starts from."""
+        return OrderedDict(
+            policy_state_dict=self.policy.state_dict(),
+            env_state_dict=OrderedDict(),
+            frames=self._frames,
+            iter=self._iter,
+            traj_pool={"traj_id": torch.tensor(self._traj_ids.next, dtype=torch.int32)},
+            carrier={
+                "traj_ids": self._traj_ids.current.clone(),
+                **{key: value.clone() for key, value in self._lanes.carry.items()},
+            },
+        )
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, restore_carrier: bool = False
+    ) -> None:
+        """Restores what :meth:`state_dict` returned, or that of TorchRL's collector.
+
+        A simulator's state is not in it. So, as in TorchRL, the environments stay where they are
+        and start new trajectories, unless ``restore_carrier`` is set.
+
+        Args:
+            state_dict: the state.
+            restore_carrier: whether the caller has put the simulators back to where they were:
+                then the running trajectories and their last observations are restored, too.
+
+        Raises:
+            ValueError: the carrier is asked for, but is not in the state or of another shape.
+        """
+        running = {"traj_ids": self._traj_ids.current, **self._lanes.carry}
+        if restore_carrier:
+            _check_carrier(state_dict.get("carrier", {}), running)
+        self.policy.load_state_dict(state_dict["policy_state_dict"])
+        self._frames = state_dict["frames"]
+        self._iter = state_dict["iter"]
+        if "traj_pool" in state_dict:
+            self._traj_ids.next = int(state_dict["traj_pool"]["traj_id"])
+        if restore_carrier:
+            for key, value in running.items():
+                value.copy_(state_dict["carrier"][key])
+        else:
+            self._traj_ids.renew(torch.ones(self._lanes.num_lanes))
+
+    def shutdown(
+        self,
+        timeout: float | None = None,
+        close_env: bool = True,
+        raise_on_error: bool = True,
+    ) -> None:
+        """Ends the collection. A second call does nothing.
+
+        Args:
+            timeout: for collectors with workers; has no effect.
+            close_env: whether to close the environment as well.
+            raise_on_error: whether an error in closing it is raised.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if close_env and not self.env.is_closed:
+                self.env.close()
+        except Exception:
+            if raise_on_error:
+                raise
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.env}, frames_per_batch="
+            f"{self.requested_frames_per_batch}, total_frames={self.total_frames})"
+        )
+
+    @torch.no_grad()
+    def _try_policy(self) -> None:
+        """Calls the actor once, as TorchRL's collector does when it is built."""
+        self._lanes.start(1)
+        written = self._actor.call(self._rows(1)[0])
+        check_action(written[self.env.action_key], self.env)
+
+    def _rows(self, frames: int) -> list[tuple[Tensor, ...]]:
+        """The actor's inputs in each frame; filled as the batch goes."""
+        never = torch.zeros(*self.env.batch_size, 1, dtype=torch.bool)
+        columns = [
+            self._lanes.inputs(str(key)) if key in self._lanes.specs else [never] * frames
+            for key in self._actor.in_keys
+        ]
+        return list(zip(*columns, strict=True)) if columns else [()] * frames
+
+
+def _refuse_options(options: Mapping[str, Any]) -> None:
+    known = inspect.signature(Collector.__init__).parameters
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f"{name}={value!r} is no argument of GymCollector: see its docs")
+        default = known[name].default
+        if value is not default and value != default:
+            raise TypeError(
+                f"{name}={value!r} is not supported by GymCollector: omit it, or collect with "
+                "torchrl.collectors.Collector"
+            )
+
+
+def _check_frames(frames_per_batch: int, total_frames: int, num_envs: int) -> None:
+    for name, value in (("frames_per_batch", frames_per_batch), ("total_frames", total_frames)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
+    if frames_per_batch < 1 or frames_per_batch % num_envs:
+        raise ValueError(
+            f"frames_per_batch={frames_per_batch} is given for {num_envs} environments: it must "
+            f"be a multiple of their number, such as {-(-max(frames_per_batch, 1) // num_envs) * num_envs}"
+        )
+    if total_frames < -1:
+        raise ValueError(f"total_frames={total_frames} must be at least 0, or -1 for no end")
+
+
+def _check_carrier(carrier: Mapping[str, Tensor], running: Mapping[str, Tensor]) -> None:
+    found, needed = ({k: list(v.shape) for k, v in td.items()} for td in (carrier, running))
+    if found != needed:
+        raise ValueError(
+            f"restore_carrier=True, but the state's carrier is {found} and this collector's "
+            f"{needed}: load the state of a GymCollector over the same environments"
+        )

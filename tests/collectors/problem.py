@@ -1,0 +1,129 @@
+"""Environments and actors for the collectors' tests, and what it means for batches to be equal."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDictBase
+from tensordict.nn import NormalParamExtractor, TensorDictModule
+from torch import Tensor, nn
+from torch.distributions import Categorical
+from torchrl.envs import EnvBase, GymWrapper
+from torchrl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, TanhNormal
+
+from amber_trl.modules import ObservationNormalizer, gaussian_actor
+
+
+def single(env_id: str, *, integers: bool = True, **kwargs: Any) -> EnvBase:
+    env = quietly(lambda: gym.make(env_id, **kwargs))
+    return GymWrapper(env, categorical_action_encoding=integers)
+
+
+def vector(
+    env_id: str,
+    num_envs: int,
+    mode: AutoresetMode = AutoresetMode.DISABLED,
+    *,
+    integers: bool = True,
+    cls: type[SyncVectorEnv] = SyncVectorEnv,
+    **kwargs: Any,
+) -> EnvBase:
+    make_one = lambda: gym.make(env_id, **kwargs)  # noqa: E731
+    envs = quietly(lambda: cls([make_one] * num_envs, autoreset_mode=mode))
+    return GymWrapper(envs, categorical_action_encoding=integers)
+
+
+def quietly(make: Callable[[], Any]) -> Any:
+    """SWIG warns when Box2D is first imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return make()
+
+
+class DoubledReward(SyncVectorEnv):
+    """A vector environment whose step is not just its environments' steps."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return observations, 2 * rewards, *rest
+
+
+class Float32(nn.Module):
+    """A network for observations of any dtype."""
+
+    def __init__(self, observation_size: int, output_size: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(observation_size, 16), nn.Tanh(), nn.Linear(16, output_size)
+        )
+
+    def forward(self, observation: Tensor) -> Tensor:
+        output: Tensor = self.layers(observation.float())
+        return output
+
+
+def gaussian(observation_size: int, action_size: int) -> ProbabilisticActor:
+    """State-independent deviation, and statistics away from 0 and 1."""
+    normalizer = ObservationNormalizer(observation_size)
+    normalizer.update(torch.randn(64, observation_size) * 2 + 1)
+    actor = gaussian_actor(observation_size, action_size, normalizer=normalizer)
+    for parameter in actor.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return actor
+
+
+def state_dependent(observation_size: int, action_size: int) -> ProbabilisticActor:
+    return _continuous(observation_size, action_size, IndependentNormal)
+
+
+def squashed(observation_size: int, action_size: int) -> ProbabilisticActor:
+    bounds = {"low": -2 * torch.ones(action_size), "high": 2 * torch.ones(action_size)}
+    return _continuous(observation_size, action_size, TanhNormal, distribution_kwargs=bounds)
+
+
+def integer(observation_size: int, num_actions: int) -> ProbabilisticActor:
+    return _discrete(observation_size, num_actions, Categorical)
+
+
+def one_hot(observation_size: int, num_actions: int) -> ProbabilisticActor:
+    return _discrete(observation_size, num_actions, OneHotCategorical)
+
+
+def _continuous(
+    observation_size: int, action_size: int, distribution: type, **kwargs: Any
+) -> ProbabilisticActor:
+    network = nn.Sequential(Float32(observation_size, 2 * action_size), NormalParamExtractor())
+    return ProbabilisticActor(
+        TensorDictModule(network, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        distribution_class=distribution,
+        return_log_prob=True,
+        **kwargs,
+    )
+
+
+def _discrete(observation_size: int, num_actions: int, distribution: type) -> ProbabilisticActor:
+    network = Float32(observation_size, num_actions)
+    return ProbabilisticActor(
+        TensorDictModule(network, in_keys=["observation"], out_keys=["logits"]),
+        in_keys=["logits"],
+        distribution_class=distribution,
+        return_log_prob=True,
+    )
+
+
+def assert_same_batch(actual: TensorDictBase, expected: TensorDictBase) -> None:
+    """Same keys, and under each the same form and the same values."""
+    assert set(actual.keys(True)) == set(expected.keys(True))
+    for one, other in ((actual, expected), (actual["next"], expected["next"])):
+        assert one.batch_size == other.batch_size
+        assert one.names == other.names
+        assert one.device == other.device
+    for key, value in expected.items(True, True):
+        found = actual[key]
+        assert (found.dtype, found.shape, found.device) == (value.dtype, value.shape, value.device)
+        assert found.is_contiguous(), key
+        assert torch.equal(found, value), key

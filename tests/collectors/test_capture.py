@@ -1,0 +1,218 @@
+"""Which actors are recorded, and that every actor's batches are as if it was called per frame."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+from torchrl.modules import AdditiveGaussianModule
+
+from amber_trl.collectors import GymCollector
+from tests.collectors.problem import Float32, assert_same_batch, gaussian, single
+
+Change = Callable[[Any], None]
+
+
+def collect(
+    actor: TensorDictModuleBase, change: Change, *, capture: bool, batches: int = 2
+) -> tuple[list[TensorDictBase], str | None]:
+    """Batches of a copy of the actor, which is changed after each of them."""
+    actor = copy.deepcopy(actor)
+    env = single("Pendulum-v1", max_episode_steps=7)
+    env.set_seed(0)
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    collector = GymCollector(env, actor, frames_per_batch=10, capture=capture)
+    found = []
+    for _, batch in zip(range(batches), collector, strict=False):
+        found.append(batch)
+        change(actor)
+    return found, collector.capture_failure
+
+
+def check(actor: TensorDictModuleBase, change: Change = lambda actor: None) -> str | None:
+    """Asserts equality with an actor called on every frame; returns why it was not recorded."""
+    actual, failure = collect(actor, change, capture=True)
+    expected, _ = collect(actor, change, capture=False)
+    for one, other in zip(actual, expected, strict=True):
+        assert_same_batch(one, other)
+    return failure
+
+
+def acting(forward: Callable[[Any, Tensor], Tensor], **attributes: Any) -> TensorDictModule:
+    """An actor from a function of a network and the observation."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Float32(3, 1)
+            self.register_buffer("level", torch.tensor(0.3))
+            for name, value in attributes.items():
+                setattr(self, name, value)
+
+        def forward(self, observation: Tensor) -> Tensor:
+            return forward(self, observation)
+
+    return TensorDictModule(Network(), ["observation"], ["action"])
+
+
+def _noise(self: Any, x: Tensor) -> Tensor:
+    return self.inner(x) + self.sigma * torch.randn(1)
+
+
+def _in_place(self: Any, x: Tensor) -> Tensor:
+    output = torch.zeros(2)
+    output[1:] = self.inner(x)
+    output.view(2, 1)[0].add_(torch.rand(()))
+    return output.sum().reshape(1)
+
+
+def _nested(self: Any, x: Tensor) -> Tensor:
+    first, *others = torch.split(torch.cat([self.inner(x), x.float()]), 1)
+    largest = torch.stack(others).max(dim=0)
+    return torch.add(input=first, other=largest.values) * (largest.indices + 1)
+
+
+def _branch_on_level(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    return action if self.level > 0.5 else 2 * action
+
+
+RECORDED: dict[str, TensorDictModuleBase] = {
+    "gaussian": gaussian(3, 1),
+    "network": acting(lambda self, x: self.inner(x)),
+    "noise": acting(_noise, sigma=0.5),
+    "writes in place into its own tensors": acting(_in_place),
+    "lists, tuples and keywords": acting(_nested),
+    "the same action always": acting(lambda self, x: self.level.expand(1) * 2),
+    "dropout": acting(lambda self, x: torch.dropout(self.inner(x), 0.5, self.training)),
+    "batch norm in eval mode": acting(
+        lambda self, x: self.norm(self.inner(x)[None])[0], norm=nn.BatchNorm1d(1).eval()
+    ),
+    "branch on a buffer": acting(_branch_on_level),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_is_recorded(name: str) -> None:
+    assert check(RECORDED[name]) is None
+
+
+def _branch_on_observation(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    return action if x[0] > 0 else -action
+
+
+def _count(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    action: Tensor = self.inner(x)
+    return action / self.calls
+
+
+def _numpy_noise(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    return action + float(np.random.normal())  # noqa: NPY002
+
+
+def _numpy_network(self: Any, x: Tensor) -> Tensor:
+    return torch.from_numpy(np.tanh(self.inner(x).numpy()))
+
+
+def _write_into_input(self: Any, x: Tensor) -> Tensor:
+    x.clamp_(-0.5, 0.5)
+    action: Tensor = self.inner(x)
+    return action
+
+
+def _autocast(self: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        action: Tensor = self.inner(x)
+    return action.float()
+
+
+CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
+    "branch on the observation": (acting(_branch_on_observation), "looks at the values"),
+    "counter": (acting(_count, calls=0), "changes its attributes"),
+    "batch norm in train mode": (
+        acting(
+            lambda self, x: self.norm(self.inner(x).expand(2, 1))[0] + self.inner(x),
+            norm=nn.BatchNorm1d(1),
+        ),
+        "changes its attributes, parameters or buffers",
+    ),
+    "random numbers of NumPy": (acting(_numpy_noise), "made different torch calls"),
+    "computation in NumPy": (acting(_numpy_network), "looks at the values"),
+    "writes into its input": (acting(_write_into_input), "writes into a tensor that it keeps"),
+    "autocast": (acting(_autocast), "do not give what it gives"),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_is_called_on_every_frame(name: str) -> None:
+    actor, reason = CALLED[name]
+    failure = check(actor)
+    assert failure is not None
+    assert reason in failure
+
+
+def _set(name: str, value: Any) -> Change:
+    return lambda actor: setattr(actor.module, name, value)
+
+
+def _replace_parameter(actor: Any) -> None:
+    layer = actor.module.inner.layers[0]
+    layer.weight = nn.Parameter(layer.weight.detach() * 2)
+
+
+def _swap_data(actor: Any) -> None:
+    for parameter in actor.parameters():
+        parameter.data = parameter.data * 2
+
+
+def _step(actor: Any) -> None:
+    for parameter in actor.parameters():
+        parameter.data.mul_(1.5)
+
+
+CHANGES: dict[str, tuple[TensorDictModuleBase, Change]] = {
+    "parameters in place": (gaussian(3, 1), _step),
+    "data of parameters": (gaussian(3, 1), _swap_data),
+    "a parameter": (acting(lambda self, x: self.inner(x)), _replace_parameter),
+    "a number": (acting(_noise, sigma=0.5), _set("sigma", 0.1)),
+    "a buffer it branches on": (
+        acting(_branch_on_level),
+        lambda actor: actor.module.level.fill_(0.8),
+    ),
+    "train to eval": (
+        acting(lambda self, x: torch.dropout(self.inner(x), 0.5, self.training)),
+        lambda actor: actor.eval(),
+    ),
+    "to another dtype": (
+        acting(lambda self, x: self.inner.layers(x.to(self.inner.layers[0].weight.dtype))),
+        lambda actor: actor.double(),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_between_batches_is_seen(what: str) -> None:
+    assert check(*CHANGES[what]) is None
+
+
+def test_an_actor_that_becomes_recordable_is_recorded() -> None:
+    actor = acting(
+        lambda self, x: self.inner(x) * (1 if self.fixed or x[0] > 0 else 2), fixed=False
+    )
+    assert check(actor, _set("fixed", True)) is None
+
+
+def test_torchrls_exploration_noise_is_supported() -> None:
+    spec = single("Pendulum-v1").action_spec
+    noise = AdditiveGaussianModule(spec, sigma_init=0.3, annealing_num_steps=10)
+    actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), noise)
+    check(actor, lambda actor: actor[1].step(5))

@@ -1,0 +1,412 @@
+"""The contracts of GymCollector: counting, carrying over, seeds, weights, state, refusals."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+from torchrl.collectors import BaseCollector, Collector
+from torchrl.envs import (
+    EnvBase,
+    GymWrapper,
+    RewardSum,
+    SerialEnv,
+    TransformedEnv,
+    set_exploration_type,
+)
+from torchrl.envs.utils import ExplorationType
+from torchrl.modules import GRUModule, LSTMModule
+
+from amber_trl.collectors import GymCollector
+from tests.collectors.problem import (
+    Float32,
+    assert_same_batch,
+    gaussian,
+    integer,
+    single,
+    state_dependent,
+    vector,
+)
+
+
+def collector_of(num_envs: int = 2, frames: int = 10, **kwargs: Any) -> GymCollector:
+    env = vector("InvertedPendulum-v5", num_envs)
+    return GymCollector(env, gaussian(4, 1), frames_per_batch=frames, **kwargs)
+
+
+def take(collector: BaseCollector, batches: int) -> TensorDictBase:
+    """Some batches, joined in time."""
+    found = iter(collector)
+    joined: Any = torch.cat([next(found) for _ in range(batches)], dim=-1)
+    return joined
+
+
+class Counter(gym.Env[Any, Any]):
+    """Shows the episode's number and the step; each episode is longer than the one before."""
+
+    observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, first_length: int = 3) -> None:
+        self.episode, self.time, self.length = -1, 0, first_length - 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.episode, self.time, self.length = self.episode + 1, 0, self.length + 1
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        action *= 0  # What an environment must not do, and does nothing to the record.
+        self.time += 1
+        over = self.time == self.length
+        return self._observation(), -0.0, over and self.episode % 2 == 0, over, {}
+
+    def _observation(self) -> Any:
+        return np.array([self.episode, self.time], np.float32)
+
+
+def counters(*first_lengths: int) -> EnvBase:
+    makers = [lambda n=n: Counter(n) for n in first_lengths]
+    return GymWrapper(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED))
+
+
+def test_frames_episodes_and_ids_by_hand() -> None:
+    collector = GymCollector(counters(3, 2), state_dependent(2, 1), frames_per_batch=10)
+    batch = take(collector, 2)
+    assert batch.batch_size == (2, 10)
+    assert batch["observation"][0].tolist() == [
+        [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [1, 3], [2, 0], [2, 1], [2, 2],
+    ]  # fmt: skip
+    assert batch["next", "observation"][0].tolist() == [
+        [0, 1], [0, 2], [0, 3], [1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [2, 3],
+    ]  # fmt: skip
+    done = batch["next", "done"].squeeze(-1)
+    assert done.int().tolist() == [[0, 0, 1, 0, 0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 1, 0, 0, 0, 1, 0]]
+    terminated = batch["next", "terminated"].squeeze(-1)
+    assert terminated.nonzero().tolist() == [[0, 2], [1, 1], [1, 8]]
+    assert torch.equal(batch["next", "truncated"].squeeze(-1), done)
+    assert not batch["done"].any()
+    assert not batch["terminated"].any()
+    assert batch["collector", "traj_ids"].tolist() == [
+        [0, 0, 0, 3, 3, 3, 3, 5, 5, 5],
+        [1, 1, 2, 2, 2, 4, 4, 4, 4, 6],
+    ]
+    assert not torch.signbit(batch["next", "reward"]).any()
+    assert (batch["action"] != 0).all()
+
+
+def test_a_batch_shares_no_memory_with_the_next() -> None:
+    for env in (counters(3), GymWrapper(Counter())):
+        collector = GymCollector(env, state_dependent(2, 1), frames_per_batch=4)
+        batches = iter(collector)
+        first = next(batches)
+        kept = first.clone()
+        first.zero_()
+        second = next(batches)
+        assert second["observation"].reshape(-1, 2)[0].tolist() == [1, 1]
+        assert torch.equal(kept["next", "observation"].reshape(-1, 2)[-1], torch.tensor([1.0, 1]))
+
+
+def test_counts_to_total_frames_and_then_closes_the_environment() -> None:
+    collector = collector_of(frames=10, total_frames=25)
+    sizes = []
+    for batch in collector:
+        sizes.append(batch.numel())
+        assert collector.env.is_closed == (len(sizes) == 3)
+    assert sizes == [10, 10, 10]
+    assert len(collector) == 3
+    assert list(collector) == []
+    assert collector.stats()["frames"] == 30
+    assert collector.stats()["completed"]
+
+
+def test_endless_and_through_next() -> None:
+    collector = collector_of(num_envs=1)
+    assert [collector.next().batch_size for _ in range(3)] == [(1, 10)] * 3
+    assert collector.total_frames == float("inf")
+
+
+def test_environment_may_come_from_a_callable() -> None:
+    collector = GymCollector(lambda: single("Pendulum-v1"), gaussian(3, 1), frames_per_batch=5)
+    assert take(collector, 1).batch_size == (5,)
+    assert "Pendulum-v1" in repr(collector)
+
+
+def test_hooks_are_called_around_each_batch() -> None:
+    seen: list[object] = []
+    collector = collector_of(
+        total_frames=20,
+        pre_collect_hook=lambda: seen.append("before"),
+        post_collect_hook=lambda batch: seen.append(batch.numel()),
+    )
+    assert len(list(collector)) == 2
+    assert seen == ["before", 10, "before", 10]
+
+
+def test_storing_device_is_where_batches_are() -> None:
+    assert take(collector_of(), 1).device is None
+    assert take(collector_of(storing_device="cpu"), 1).device == torch.device("cpu")
+
+
+def test_set_seed_resets_and_the_first_observation_is_of_that_reset() -> None:
+    collector = collector_of(frames=20)
+    assert collector.set_seed(5) == Collector.set_seed(collector, 5)
+    assert collector.set_seed(5, static_seed=True) == 5
+    first = take(collector, 1)
+    assert set(first["collector", "traj_ids"][:, 0].tolist()) == {0, 1}
+    for lane in range(2):
+        expected, _ = gym.make("InvertedPendulum-v5").reset(seed=5 + lane)
+        assert np.array_equal(first["observation"][lane, 0].numpy(), expected)
+    later = int(first["collector", "traj_ids"].max())
+    collector.set_seed(5)
+    again = take(collector, 1)
+    assert torch.equal(again["observation"][:, 0], first["observation"][:, 0])
+    assert int(again["collector", "traj_ids"].min()) > later
+
+
+@pytest.mark.parametrize("index", [1, [1], torch.tensor([False, True])])
+def test_reset_of_some_environments(index: Any) -> None:
+    collector = GymCollector(counters(5, 5), state_dependent(2, 1), frames_per_batch=4)
+    take(collector, 1)
+    collector.reset(index)
+    batch = take(collector, 1)
+    assert batch["observation"][:, 0].tolist() == [[0, 2], [1, 0]]
+    assert batch["collector", "traj_ids"][:, 0].tolist() == [0, 2]
+    collector.reset()
+    batch = take(collector, 1)
+    assert batch["observation"][:, 0].tolist() == [[1, 0], [2, 0]]
+    assert batch["collector", "traj_ids"][:, 0].tolist() == [3, 4]
+
+
+def test_the_vector_environment_stays_usable() -> None:
+    env = counters(5, 3)
+    take(GymCollector(env, state_dependent(2, 1), frames_per_batch=8), 1)
+    observations, _ = env._env.reset(options={"reset_mask": np.array([False, True])})
+    assert observations.tolist() == [[0, 4], [2, 0]]
+    observations, *_ = env._env.step(np.zeros((2, 1), np.float32))
+    assert observations.tolist() == [[0, 5], [2, 1]]
+
+
+def test_weights_are_seen_and_can_be_copied_in() -> None:
+    collector = collector_of()
+    batches = iter(collector)
+    next(batches)
+    other = gaussian(4, 1)
+    for source in (other, TensorDict.from_module(other)):
+        for parameter in collector.policy.parameters():
+            parameter.data.zero_()
+        collector.update_policy_weights_(source)
+        for name, value in other.state_dict().items():
+            assert torch.equal(collector.policy.state_dict()[name], value)
+    collector.update_policy_weights_()
+    batch = next(batches)
+    with torch.no_grad():
+        assert torch.allclose(other(batch.clone())["loc"], batch["loc"], atol=1e-6)
+    assert collector.capture_failure is None
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"worker_ids": [0]},
+        {"policy_or_weights": [1.0]},
+        {"weights": TensorDict(), "policy": nn.Linear(1, 1)},
+    ],
+)
+def test_update_policy_weights_refuses(kwargs: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        collector_of().update_policy_weights_(**kwargs)
+
+
+def test_state_dict_restores_counters_and_weights_and_starts_new_trajectories() -> None:
+    one, other = collector_of(), collector_of()
+    take(one, 2)
+    other.load_state_dict(one.state_dict())
+    assert other.stats() == one.stats()
+    assert torch.equal(*(next(iter(c.policy.parameters())) for c in (one, other)))
+    next_id = one.state_dict()["traj_pool"]["traj_id"]
+    assert take(other, 1)["collector", "traj_ids"][:, 0].tolist() == [next_id, next_id + 1]
+
+
+def test_state_dict_is_exchanged_with_torchrl() -> None:
+    actor = gaussian(4, 1)
+    theirs = Collector(
+        vector("InvertedPendulum-v5", 2),
+        actor,
+        frames_per_batch=10,
+        auto_register_policy_transforms=False,
+    )
+    take(theirs, 2)
+    ours = collector_of()
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.stats()["frames"] == 20
+    theirs.load_state_dict(ours.state_dict())
+    assert theirs.stats()["frames"] == 20
+
+
+def test_carrier_continues_where_the_simulators_were_put_back() -> None:
+    make: Callable[[], GymCollector] = lambda: GymCollector(  # noqa: E731
+        counters(3, 4), state_dependent(2, 1), frames_per_batch=10
+    )
+    one, other = make(), make()
+    take(one, 1)
+    other.load_state_dict(one.state_dict(), restore_carrier=True)
+    for target, source in zip(other.env._env.envs, one.env._env.envs, strict=True):
+        target.__dict__.update(source.__dict__)
+    torch.manual_seed(4)
+    expected = take(one, 2)
+    torch.manual_seed(4)
+    assert_same_batch(take(other, 2), expected)
+    with pytest.raises(ValueError, match="state's carrier is"):
+        other.load_state_dict({**one.state_dict(), "carrier": {}}, restore_carrier=True)
+
+
+def test_shutdown_closes_once_and_ends_the_collection() -> None:
+    collector = collector_of()
+    collector.shutdown()
+    collector.shutdown()
+    assert collector.env.is_closed
+    with pytest.raises(RuntimeError, match="was shut down"):
+        next(iter(collector))
+    collector = collector_of()
+    collector.shutdown(close_env=False)
+    assert not collector.env.is_closed
+
+
+def test_an_error_in_the_environment_surfaces_and_shuts_down() -> None:
+    env = counters(3)
+    collector = GymCollector(env, state_dependent(2, 1), frames_per_batch=4)
+    batches = iter(collector)
+    next(batches)
+    env._env.envs[0].step = lambda action: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        next(batches)
+    assert collector.closed
+
+
+def test_no_gradient_is_recorded_and_the_mode_is_kept() -> None:
+    collector = collector_of()
+    collector.policy.eval()
+    batch = take(collector, 1)
+    assert not any(value.requires_grad for value in batch.values(True, True))
+    assert not any(module.training for module in collector.policy.modules())
+
+
+def test_exploration_type_of_the_collector_wins() -> None:
+    with set_exploration_type(ExplorationType.MEAN):
+        batch = take(collector_of(), 1)
+    assert not torch.equal(batch["action"], batch["loc"])
+
+
+def test_next_step_autoreset_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="auto-reset mode"):
+        vector("CartPole-v1", 2, AutoresetMode.NEXT_STEP)
+
+
+def recurrent(cls: type) -> TensorDictSequential:
+    core = cls(input_size=4, hidden_size=8, in_key="observation", out_key="hidden")
+    return TensorDictSequential(core, TensorDictModule(nn.Linear(8, 1), ["hidden"], ["action"]))
+
+
+def actor(in_key: Any = "observation", out_key: Any = "action", size: int = 1) -> TensorDictModule:
+    return TensorDictModule(Float32(4, size), [in_key], [out_key])
+
+
+PENDULUM: Callable[[], EnvBase] = lambda: vector("InvertedPendulum-v5", 2)  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("make_env", "make_actor", "kwargs", "error", "match"),
+    [
+        (PENDULUM, lambda: nn.Linear(4, 1), {}, TypeError, "policy is a Linear"),
+        (PENDULUM, lambda: actor("is_init"), {}, ValueError, r"reads \['is_init'\]"),
+        (PENDULUM, lambda: recurrent(LSTMModule), {}, ValueError, "recurrent"),
+        (PENDULUM, lambda: recurrent(GRUModule), {}, ValueError, "recurrent"),
+        (PENDULUM, lambda: actor(out_key="torque"), {}, ValueError, "not the action 'action'"),
+        (
+            PENDULUM,
+            lambda: TensorDictSequential(actor(), actor(out_key=("next", "x"))),
+            {},
+            ValueError,
+            "rename them",
+        ),
+        (PENDULUM, lambda: actor(size=2), {}, ValueError, r"shape \[2, 2\].*takes \[2, 1\]"),
+        (PENDULUM, actor, {"frames_per_batch": 9}, ValueError, "9 .* 2 environments.* 10"),
+        (PENDULUM, actor, {"frames_per_batch": 0}, ValueError, "frames_per_batch=0"),
+        (PENDULUM, actor, {"frames_per_batch": 8.0}, TypeError, "frames_per_batch=8.0 is a float"),
+        (PENDULUM, actor, {"total_frames": -2}, ValueError, "total_frames=-2"),
+        (PENDULUM, actor, {"split_trajs": True}, TypeError, "split_trajs=True is not supported"),
+        (PENDULUM, actor, {"init_random_frames": 5}, TypeError, "init_random_frames=5"),
+        (PENDULUM, actor, {"frames": 5}, TypeError, "frames=5 is no argument"),
+        (
+            lambda: TransformedEnv(PENDULUM(), RewardSum()),
+            actor,
+            {},
+            TypeError,
+            "TransformedEnv with RewardSum.*torchrl.collectors.Collector",
+        ),
+        (lambda: SerialEnv(2, PENDULUM), actor, {}, TypeError, "a SerialEnv"),
+        (
+            lambda: single("FrozenLake-v1"),
+            lambda: integer(16, 4),
+            {},
+            TypeError,
+            r"observation space is Discrete\(16\)",
+        ),
+        (
+            lambda: GymWrapper(gym.make("Pendulum-v1"), frame_skip=2),
+            lambda: gaussian(3, 1),
+            {},
+            ValueError,
+            "frame_skip=2",
+        ),
+        (
+            lambda: GymWrapper(gym.make("HalfCheetah-v5")).auto_register_info_dict(),
+            lambda: gaussian(17, 6),
+            {},
+            ValueError,
+            "records infos",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_what_is_not_supported_is_refused_by_name(
+    make_env: Callable[[], EnvBase],
+    make_actor: Callable[[], Any],
+    kwargs: dict[str, Any],
+    error: type[Exception],
+    match: str,
+) -> None:
+    with pytest.raises(error, match=match):
+        GymCollector(make_env(), make_actor(), **{"frames_per_batch": 10, **kwargs})
+
+
+def test_arguments_of_torchrl_at_their_defaults_are_accepted() -> None:
+    collector_of(split_trajs=None, init_random_frames=None, reset_at_each_iter=False, device=None)
+
+
+def test_reset_of_one_among_no_environments_is_refused() -> None:
+    collector = GymCollector(single("Pendulum-v1"), gaussian(3, 1), frames_per_batch=5)
+    with pytest.raises(ValueError, match="index=0"):
+        collector.reset(0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_actor_on_cuda() -> None:
+    batches = []
+    for capture in (True, False):
+        env = vector("InvertedPendulum-v5", 2)
+        env.set_seed(0)
+        torch.manual_seed(0)
+        policy = gaussian(4, 1).to("cuda")
+        collector = GymCollector(env, policy, frames_per_batch=40, capture=capture)
+        batches.append(take(collector, 2))
+        assert collector.capture_failure == (None if capture else "capture=False")
+    assert_same_batch(*batches)
+    assert batches[0]["action"].device.type == "cpu"
