@@ -17,12 +17,11 @@ from tensordict.nn import (
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
-from amber_trl.collectors._program import (
+from amber_trl.collectors._program import Program, same
+from amber_trl.collectors._recorder import (
     NotStraightError,
-    Program,
     Recorder,
     generator_states,
-    same,
     set_generator_states,
 )
 
@@ -64,10 +63,8 @@ class FrameActor:
         self._program: Program | None = None
         self._fingerprint: object = None
         self._first: dict[NestedKey, Tensor] = {}
-        self._records: dict[NestedKey, list[Tensor]] = {}
-        self._action_slot = 0
+        self._records: list[tuple[Tensor, ...]] = []
         self._moves_to: torch.device | None = None
-        self._appends: list[tuple[Callable[[Tensor], None], int]] = []
 
     @property
     def device(self) -> torch.device:
@@ -99,45 +96,47 @@ class FrameActor:
         self._first = self.call(inputs)
         if self._capture:
             self._renew(inputs, before, state)
-        self._records = {key: [value] for key, value in self._first.items()}
-        if self._program is None:
-            return self._first[self._action_key], self._act_by_call
-        slots = self._program.outputs
-        self._appends = [
-            (self._records[key].append, slot)
-            for key, slot in slots.items()
-            if slot not in self._program.fixed
-        ]
-        self._action_slot = slots[self._action_key]
-        return self._first[self._action_key], self._act_by_program
+        names = list(self._first) if self._program is None else self._program.outputs
+        self._records = [tuple(self._first[key] for key in names)]
+        make = self._acting_by_call if self._program is None else self._acting_by_program
+        return self._first[self._action_key], make()
 
-    def finish(self, frames: int) -> dict[NestedKey, Tensor]:
+    def finish(self) -> dict[NestedKey, Tensor]:
         """What the actor gave in the batch, each stacked along a new first dimension."""
-        outputs = {}
-        for key, records in self._records.items():
-            if len(records) == frames:
-                outputs[key] = torch.stack(records)
-            elif self._program is not None and key in self._program.outputs:
-                outputs[key] = records[0].expand(frames, *records[0].shape).clone()
-        for key in self._records.keys() - outputs.keys():
+        records, self._records = self._records, []
+        names = list(self._first) if self._program is None else self._program.outputs
+        fixed = set() if self._program is None else self._program.fixed
+        outputs: dict[NestedKey, Tensor] = {}
+        for index, key in enumerate(names):
+            if key in fixed:
+                value = records[0][index]
+                outputs[key] = value.expand(len(records), *value.shape).clone()
+            else:
+                outputs[key] = torch.stack([record[index] for record in records])
+        for key in self._first.keys() - outputs.keys():
             assert self._log_prob is not None
             outputs[key] = self._log_prob(outputs, self._first[key], self._batch_size)
-        self._records = {}
         return outputs
 
-    def _act_by_program(self, inputs: Inputs) -> Tensor:
+    def _acting_by_program(self) -> Callable[[Inputs], Tensor]:
         assert self._program is not None
-        slots = self._program(self._moved(inputs))
-        for append, slot in self._appends:
-            append(slots[slot])
-        action: Tensor = slots[self._action_slot]
-        return action
+        frame, record, moved = self._program.frame, self._records.append, self._moved
+        moves, action = self._moves_to is not None, self._program.outputs.index(self._action_key)
 
-    def _act_by_call(self, inputs: Inputs) -> Tensor:
-        outputs = self.call(self._moved(inputs))
-        for key, records in self._records.items():
-            records.append(outputs[key])
-        return outputs[self._action_key]
+        def act(inputs: Inputs) -> Tensor:
+            outputs = frame(*(moved(inputs) if moves else inputs))
+            record(outputs)
+            return outputs[action]
+
+        return act
+
+    def _acting_by_call(self) -> Callable[[Inputs], Tensor]:
+        def act(inputs: Inputs) -> Tensor:
+            outputs = self.call(self._moved(inputs))
+            self._records.append(tuple(outputs[key] for key in self._first))
+            return outputs[self._action_key]
+
+        return act
 
     def _moved(self, inputs: Inputs) -> Inputs:
         if self._moves_to is None:
@@ -184,10 +183,9 @@ class FrameActor:
         set_generator_states(before, self.device)
         if not self._program.begin():
             return False
-        slots = self._program(inputs)
-        return all(
-            same(slots[slot], self._first[key]) for key, slot in self._program.outputs.items()
-        ) and all(map(torch.equal, after, generator_states(self.device)))
+        outputs = zip(self._program.outputs, self._program.frame(*inputs), strict=True)
+        same_outputs = all(same(value, self._first[key]) for key, value in outputs)
+        return same_outputs and all(map(torch.equal, after, generator_states(self.device)))
 
 
 class _LogProb:

@@ -101,7 +101,6 @@ class DirectLanes(Lanes):
         self._vector = gym_env if isinstance(gym_env, SyncVectorEnv) else None
         self._envs = [gym_env] if self._vector is None else self._vector.envs
         (self._key,) = self.specs
-        self._last: list[Any] = [None] * self.num_lanes
 
     def reset(self, *, seed: int | None = None, mask: Array | None = None) -> None:
         """Resets all lanes, or those of a boolean mask, and refreshes ``carry``."""
@@ -115,11 +114,10 @@ class DirectLanes(Lanes):
 
     def step(self, frame: int, actions: Iterable[Any]) -> None:
         """Takes a step in every lane, and resets those whose episode is over."""
-        rewards, row, last = self._rewards[frame], self._array[frame + 1], self._last
+        array, rewards, after = self._array, self._rewards, frame + 1
         over: list[int] = []
         for lane, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
-            observation, rewards[lane], terminated, truncated, _ = step(action)
-            row[lane] = last[lane] = observation
+            array[after, lane], rewards[frame, lane], terminated, truncated, _ = step(action)
             if terminated or truncated:
                 self._terminated[frame, lane] = terminated
                 self._truncated[frame, lane] = truncated
@@ -131,7 +129,7 @@ class DirectLanes(Lanes):
         """What the batch's frames start from and lead to, each ``[frames, lanes, ...]``."""
         if self._vector is not None:
             # What a partial reset by others would return for the lanes it does not reset.
-            self._vector._env_obs = list(self._last)
+            self._vector._env_obs = list(self._array[-1].copy())
         del self._array
         return super().finish()
 
@@ -151,8 +149,6 @@ class DirectLanes(Lanes):
         observations, _ = self._vector.reset(seed=seed, **options)
         lanes = slice(None) if mask is None else mask
         rows[lanes] = observations[lanes]
-        for lane in range(self.num_lanes) if mask is None else np.flatnonzero(mask):
-            self._last[lane] = observations[lane]
 
 
 class VectorLanes(Lanes):

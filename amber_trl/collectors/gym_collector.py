@@ -163,7 +163,7 @@ class GymCollector(BaseCollector):
             step(0, read(action))
             for frame in range(1, frames):
                 step(frame, read(act(rows[frame])))
-            written = self._actor.finish(frames)
+            written = self._actor.finish()
         self._restarted = False
         before, after = self._lanes.finish()
         traj_ids = self._traj_ids.over(frames, self._lanes.ends)
