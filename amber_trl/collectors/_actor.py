@@ -97,6 +97,7 @@ class FrameActor:
         if self._capture:
             self._renew(inputs, before, state)
         names = list(self._first) if self._program is None else self._program.outputs
+        self._first = {key: value.clone() for key, value in self._first.items()}
         self._records = [tuple(self._first[key] for key in names)]
         make = self._acting_by_call if self._program is None else self._acting_by_program
         return self._first[self._action_key], make()
@@ -133,7 +134,8 @@ class FrameActor:
     def _acting_by_call(self) -> Callable[[Inputs], Tensor]:
         def act(inputs: Inputs) -> Tensor:
             outputs = self.call(self._moved(inputs))
-            self._records.append(tuple(outputs[key] for key in self._first))
+            # It may return a tensor of its own, to be overwritten by the next call.
+            self._records.append(tuple(outputs[key].clone() for key in self._first))
             return outputs[self._action_key]
 
         return act

@@ -90,7 +90,7 @@ def check_policy(policy: object, env: EnvBase) -> None:
     unknown = [key for key in policy.in_keys if key not in given]
     if unknown:
         raise ValueError(
-            f"policy reads {unknown}, but the environment gives only {sorted(given)}: only "
+            f"policy reads {unknown}, but the environment gives only {sorted(map(str, given))}: only "
             f"feed-forward actors of raw observations are supported; for a recurrent actor or one "
             f"that needs a transform, {WAY_OUT}"
         )

@@ -143,7 +143,13 @@ class DirectLanes(Lanes):
 
     def _reset_into(self, rows: Array, mask: Array | None, seed: int | None) -> None:
         if self._vector is None:
-            rows[0], _ = self._env.reset(seed=seed)
+            observation, _ = self._env.reset(seed=seed)
+            if np.shape(observation) != rows[0].shape:
+                raise ValueError(
+                    f"the environment returned an observation of shape {np.shape(observation)}, "
+                    f"but its observation space says {rows[0].shape}: correct its space"
+                )
+            rows[0] = observation
             return
         options = {} if mask is None else {"options": {"reset_mask": mask}}
         observations, _ = self._vector.reset(seed=seed, **options)

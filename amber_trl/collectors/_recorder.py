@@ -106,6 +106,7 @@ class Recorder(TorchFunctionMode):
         self._device = device
         self._slots = {id(tensor): slot for slot, tensor in enumerate(inputs)}
         self._varying = set(self.constants)
+        self._versions: dict[int, int] = {}  # Before the call that is being written down.
 
     def __torch_function__(
         self,
@@ -116,19 +117,20 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         named = dict(kwargs or {})
         leaves = tree_leaves((args, named))
+        _check_arguments(func, leaves)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        versions = [tensor._version for tensor in tensors]
+        self._versions = {id(tensor): tensor._version for tensor in tensors}
         states = generator_states(self._device)
         result = func(*args, **named)
-        written = [t for t, version in zip(tensors, versions, strict=True) if t._version != version]
+        written = [tensor for tensor in tensors if tensor._version != self._versions[id(tensor)]]
         drew = not all(map(torch.equal, states, generator_states(self._device)))
         self.written |= {address(tensor) for tensor in written}
         if written or drew:
-            self._write_down(func, args, named, leaves, result, effect=True)
+            self._write_down(func, args, named, result, effect=True)
         elif not any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
             self._guard(func, tensors)
         elif not all(id(leaf) in self._slots for leaf in tree_leaves(result)):
-            self._write_down(func, args, named, leaves, result, effect=False)
+            self._write_down(func, args, named, result, effect=False)
         return result
 
     def slot(self, tensor: Tensor) -> int | None:
@@ -144,12 +146,10 @@ class Recorder(TorchFunctionMode):
         func: Callable[..., Any],
         args: tuple[Any, ...],
         named: dict[str, Any],
-        leaves: list[Any],
         result: Any,
         *,
         effect: bool,
     ) -> None:
-        _check_arguments(func, leaves)
         read = list(args)
         position = _FORM_ARGUMENT.get(name_of(func))
         if position is not None and position < len(read):
@@ -173,7 +173,7 @@ class Recorder(TorchFunctionMode):
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._slots:
-            self.constants[len(self.memory)] = leaf._version
+            self.constants[len(self.memory)] = self._versions[id(leaf)]
             self._store(None, leaf)
         return Slot(self._slots[id(leaf)])
 
@@ -229,7 +229,7 @@ def name_of(func: Callable[..., Any] | None) -> str:
 
 
 def _check_arguments(func: Callable[..., Any], leaves: list[Any]) -> None:
-    """Refuses arguments whose content may change without a torch call."""
+    """Refuses, before they are used, arguments that may change without a torch call."""
     for leaf in leaves:
         bounds = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
         by_tensor = any(isinstance(bound, Tensor) for bound in bounds)

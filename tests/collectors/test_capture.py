@@ -129,10 +129,34 @@ def _write_into_input(self: Any, x: Tensor) -> Tensor:
     return action
 
 
+def _set_data(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    action.data = action.data + 1
+    return action
+
+
+class OwnGenerator:
+    """Draws from a generator that a copy starts anew."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(3)
+
+    def __call__(self) -> Tensor:
+        return torch.randn(1, generator=self.generator)
+
+    def __deepcopy__(self, memo: object) -> "OwnGenerator":
+        return OwnGenerator()
+
+
 def _autocast(self: Any, x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         action: Tensor = self.inner(x)
     return action.float()
+
+
+def _own_buffer(self: Any, x: Tensor) -> Tensor:
+    own: Tensor = self.own
+    return own.copy_(self.inner(x))
 
 
 CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
@@ -148,6 +172,15 @@ CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
     "random numbers of NumPy": (acting(_numpy_noise), "made different torch calls"),
     "computation in NumPy": (acting(_numpy_network), "looks at the values"),
     "writes into its input": (acting(_write_into_input), "writes into a tensor that it keeps"),
+    "returns a buffer that it overwrites": (
+        acting(_own_buffer, own=torch.zeros(1)),
+        "writes into a tensor that it keeps",
+    ),
+    "sets an attribute of a tensor": (acting(_set_data), "sets an attribute"),
+    "draws from a generator of its own": (
+        acting(lambda self, x: self.inner(x) + self.draw(), draw=OwnGenerator()),
+        "takes a Generator",
+    ),
     "autocast": (acting(_autocast), "do not give what it gives"),
 }
 
@@ -216,3 +249,19 @@ def test_torchrls_exploration_noise_is_supported() -> None:
     noise = AdditiveGaussianModule(spec, sigma_init=0.3, annealing_num_steps=10)
     actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), noise)
     check(actor, lambda actor: actor[1].step(5))
+
+
+def test_what_a_buffer_held_when_it_was_returned_is_recorded() -> None:
+    (batch, *_), _ = collect(
+        acting(_own_buffer, own=torch.zeros(1)), lambda actor: None, capture=True
+    )
+    assert batch["action"].unique().numel() == 10
+
+
+def test_private_outputs_are_left_out() -> None:
+    twice = TensorDictModule(lambda action: 2 * action, ["action"], ["_twice"])
+    actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), twice)
+    assert "_twice" in actor.out_keys
+    (batch, *_), failure = collect(actor, lambda actor: None, capture=True)
+    assert "_twice" not in batch.keys()  # noqa: SIM118
+    assert failure is None
