@@ -169,6 +169,11 @@ def test_ranges_hold_through_rounding(value: float, frames: int) -> None:
     assert effective_sample_size(log_ratio) == 1
 
 
+def test_nearly_equal_ratios_are_no_more_than_all() -> None:
+    log_ratio = 1e-4 * torch.randn(64, 333)
+    assert (effective_sample_size(log_ratio) <= 1).all()
+
+
 @examples
 @given(log_ratios, st.randoms(use_true_random=False))
 def test_order_and_repetition_of_frames_do_not_matter(log_ratio: Tensor, random: Any) -> None:
