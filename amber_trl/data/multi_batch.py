@@ -66,9 +66,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     Keyword Args:
         staleness: the filter that :meth:`refresh` asks. Held, not part of the buffer's state.
         keys: the keys to keep of the batches given. Defaults to all that came with the first.
-        storage: a storage (or a function that makes one) of ``max_size`` ``L * N``.
+        storage: an empty tensor storage (or a function that makes one) of ``max_size`` ``L * N``.
             Defaults to ``LazyTensorStorage``.
-        sampler: Defaults to :class:`~amber_trl.data.AdaptiveMinibatchSampler`.
+        sampler: a sampler, or a function that makes one.
+            Defaults to :class:`~amber_trl.data.AdaptiveMinibatchSampler`.
         generator: source of the minibatches. Defaults to a new one on the storage's device,
             seeded from torch's global generator.
         transform: a transform of minibatches, as in any TorchRL buffer. :meth:`refresh` applies it
@@ -250,16 +251,22 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """The rows of one fresh epoch at once: those that iterating would have sampled.
 
         For an update that gathers minibatches from ``replay.storage[:]`` itself
-        (:meth:`amber_trl.training.UpdateStep.epoch`). A transform is not applied then.
+        (:meth:`amber_trl.training.UpdateStep.epoch`).
 
         Returns:
             ``int64`` ``[minibatches, rows]``.
 
         Raises:
             RuntimeError: as :meth:`sample` does.
-            TypeError: if the sampler is not one of this library's.
+            TypeError: if the sampler is not one of this library's, or there is a transform, which
+                rows alone would leave out.
         """
         self._check_refreshed()
+        if len(self._transform):
+            raise TypeError(
+                "epoch() of a buffer with a transform, which its rows would leave out: iterate "
+                "over the buffer instead"
+            )
         if not isinstance(self._sampler, MultiBatchSampler):
             raise TypeError(
                 f"epoch() with a sampler of type {type(self._sampler).__name__}: iterate over the "

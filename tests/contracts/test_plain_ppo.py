@@ -26,7 +26,7 @@ from torchrl.envs import EnvBase
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
@@ -214,10 +214,11 @@ def test_the_recipe_s_ppo_is_stock_ppo(
     made: list[Parts] = []
     build_networks, build_replay = recipe.build_networks, recipe.build_replay
 
-    class RecordingStep(UpdateStep):
-        def __call__(self, minibatch: Any) -> TensorDict:
-            rows.append(minibatch["index"].clone())
-            return super().__call__(minibatch)
+    class Recording(AdaptiveMinibatchSampler):
+        def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
+            epoch = super()._draw_epoch(slots, batch_size)
+            rows.extend(epoch.clone())
+            return epoch
 
     def build_and_keep(config: Any, env: EnvBase) -> Any:
         built = build_networks(config, env)
@@ -229,7 +230,7 @@ def test_the_recipe_s_ppo_is_stock_ppo(
         torch.manual_seed(1)  # as the stock loop does before it collects
         return replay
 
-    monkeypatch.setattr(recipe, "UpdateStep", RecordingStep)
+    monkeypatch.setattr(recipe, "AdaptiveMinibatchSampler", Recording)
     monkeypatch.setattr(recipe, "build_networks", build_and_keep)
     monkeypatch.setattr(recipe, "build_replay", build_and_seed)
     recipe.train(

@@ -218,3 +218,9 @@ def test_epoch_needs_a_refresh_and_a_sampler_of_batches() -> None:
         replay.epoch()
     with pytest.raises(RuntimeError, match="empty"):
         MultiBatchReplayBuffer(2, 8, 2).epoch()
+
+
+def test_rows_at_once_are_not_given_where_a_transform_would_be_left_out() -> None:
+    replay = make_replay(0, transform=lambda frames: frames)
+    with pytest.raises(TypeError, match="a transform, which its rows would leave out"):
+        replay.epoch()

@@ -321,6 +321,22 @@ def test_indices_are_int64_and_the_info_is_empty() -> None:
     assert (index.dtype, index.shape, info) == (torch.int64, torch.Size([4]), {})
 
 
+@pytest.mark.parametrize("sampler_type", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
+def test_a_state_shares_no_memory_either_way(sampler_type: type[MultiBatchSampler]) -> None:
+    sampler, twin, storage = sampler_type(8), sampler_type(8), stored(16)
+    first = sampler.sample(storage, 2)[0]
+    for write in (first, sampler.state_dict()["epoch"]):
+        state = sampler.state_dict()
+        kept = state["epoch"].clone()
+        write.fill_(99)  # what was handed out is the receiver's
+        assert torch.equal(state["epoch"], kept)
+    twin.load_state_dict(state)
+    state["epoch"].fill_(99)
+    rest = [minibatch.tolist() for minibatch in draw_epoch(twin, storage, 2)]
+    assert rest == [minibatch.tolist() for minibatch in draw_epoch(sampler, storage, 2)]
+    assert max(flat(rest)) < 16
+
+
 def test_repr_says_what_is_active() -> None:
     sampler = AdaptiveMinibatchSampler(4)
     assert repr(sampler) == "AdaptiveMinibatchSampler(frames_per_batch=4, active=all)"
