@@ -19,11 +19,11 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from torchrl.collectors import Collector
 from torchrl.data import Categorical
 from torchrl.objectives import A2CLoss
 from torchrl.objectives.value import GAE
 
+from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
@@ -95,9 +95,7 @@ def train(config: Config) -> dict[str, Any]:
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
     update = UpdateStep(loss, optimizer)
     schedule = LinearSchedule(total, optimizer=optimizer, staleness=staleness)
-    collector = Collector(  # no transforms: a feed-forward actor needs none
-        env, actor, frames_per_batch=size, total_frames=total, auto_register_policy_transforms=False
-    )
+    collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
     frames = 0
     with TrainingLog(run, total, size, config.num_batches) as log:
         for batch in collector:
@@ -105,7 +103,7 @@ def train(config: Config) -> dict[str, Any]:
             normalizer.update(batch["observation"])
             replay.extend(advantage(batch.copy()))
             ledger = replay.refresh()
-            metrics = [update(minibatch) for minibatch in replay]
+            metrics = update.epoch(replay.storage[:], replay.epoch())
             frames += batch.numel()
             log.iteration(batch, annealed, metrics, ledger)
         collector.shutdown()

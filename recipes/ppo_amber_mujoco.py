@@ -17,7 +17,7 @@ import math
 import random
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,11 +27,12 @@ import torch
 import tyro
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torchrl.collectors import Collector
+from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 
+from amber_trl.collectors import GymCollector
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
     EpisodicMinibatchSampler,
@@ -48,6 +49,7 @@ from amber_trl.training import (
     TrainingLog,
     UpdateStep,
     check_fields,
+    should_compile,
 )
 from amber_trl.transforms import ISStalenessFilter
 
@@ -68,6 +70,11 @@ class Config:
     """Frames to train for, towards which everything is annealed (1 000 000; smoke: 2560)."""
     device: str = "cpu"
     """Torch device of networks and storage."""
+    collector: Literal["fast", "torchrl"] | None = None
+    """fast: amber_trl's GymCollector. torchrl: TorchRL's Collector (fast on the CPU, else torchrl).
+    Both collect the same frames."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the update step. auto: in runs of at least 100 000 frames, if a compiler works."""
     num_threads: Annotated[int, Range(1)] = 1
     """Threads that torch uses; for networks of this size one is fastest."""
     run_dir: Path | None = None
@@ -135,6 +142,8 @@ class EffectiveConfig(Config):
     num_batches: int
     epochs: int
     clip_epsilon: float
+    collector: Literal["fast", "torchrl"]
+    compiled: bool
 
 
 _SETUPS: dict[str, dict[str, Any]] = {
@@ -158,10 +167,16 @@ def resolve(config: Config) -> EffectiveConfig:
     values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
+    values["collector"] = "fast" if torch.device(config.device).type == "cpu" else "torchrl"
     given = {name: value for name, value in asdict(config).items() if value is not None}
-    effective = EffectiveConfig(**{**values, **given})
+    values |= given
+    effective = EffectiveConfig(**{"compiled": False, **values})
     _check_combinations(effective)
-    return effective
+    if isinstance(config, EffectiveConfig):
+        return effective
+    frames, device = effective.total_frames, effective.device
+    compiled = should_compile(config.compile, total_frames=frames, device=device)
+    return replace(effective, compiled=compiled)
 
 
 def _check_combinations(config: EffectiveConfig) -> None:
@@ -239,6 +254,17 @@ def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiB
     )
 
 
+def build_collector(
+    config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase, total_frames: int
+) -> BaseCollector:
+    """The collector of whole batches, up to ``total_frames``."""
+    frames = {"frames_per_batch": config.frames_per_batch, "total_frames": total_frames}
+    if config.collector == "fast":
+        return GymCollector(env, actor, **frames)
+    # No transforms: a feed-forward actor needs none.
+    return Collector(env, actor, **frames, auto_register_policy_transforms=False)
+
+
 def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBase:
     """The batch that advantages are computed from, in which a time limit may count as an end."""
     batch = batch.copy()
@@ -280,9 +306,10 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         critic_coeff=config.critic_coeff,
         entropy_coeff=config.entropy_coeff,
         normalize_advantage=config.normalize_advantage == "minibatch",
+        functional=False,
     )
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
-    update = UpdateStep(loss, optimizer, max_grad_norm=config.max_grad_norm)
+    update = UpdateStep(loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compile)
     advantage = GAE(
         gamma=config.gamma,
         lmbda=config.gae_lambda,
@@ -293,9 +320,7 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
     schedule = LinearSchedule(config.total_frames, optimizer=optimizer, loss=loss, staleness=judge)
     size = config.frames_per_batch
     total = -(-config.total_frames // size) * size  # the last batch is whole
-    collector = Collector(  # no transforms: a feed-forward actor needs none
-        env, actor, frames_per_batch=size, total_frames=total, auto_register_policy_transforms=False
-    )
+    collector = build_collector(config, env, actor, total)
     log = TrainingLog(run, total, size, config.num_batches, progress=config.progress)
     frames = 0
     with log, StopOnInterrupt() as stop, ExitStack() as stack:
@@ -307,7 +332,11 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             replay.extend(advantage(for_learning(batch, config)))
             ledger = replay.refresh()
             log.lap("prepare")
-            metrics = [update(minibatch) for _ in range(config.epochs) for minibatch in replay]
+            stored = replay.storage[:]
+            metrics = torch.cat(
+                [update.epoch(stored, replay.epoch()) for _ in range(config.epochs)]
+            )
+            update.raise_if_nonfinite()
             collector.update_policy_weights_()
             frames += batch.numel()
             log.lap("update")

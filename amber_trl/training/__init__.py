@@ -1,5 +1,6 @@
 """Schedules, the update step, episode records, the log and the run directory."""
 
+from amber_trl.training.compilation import should_compile
 from amber_trl.training.config import Range, check_fields
 from amber_trl.training.episodes import Episode, EpisodeRecorder
 from amber_trl.training.interrupts import StopOnInterrupt
@@ -18,4 +19,5 @@ __all__ = [
     "TrainingLog",
     "UpdateStep",
     "check_fields",
+    "should_compile",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -86,7 +86,7 @@ class TrainingLog:
         self,
         batch: TensorDictBase,
         values: Mapping[str, Any],
-        metrics: Sequence[TensorDictBase],
+        metrics: TensorDictBase,
         ledger: TensorDictBase | None = None,
     ) -> None:
         """Writes one iteration's rows, and moves the bar.
@@ -94,7 +94,8 @@ class TrainingLog:
         Args:
             batch: as collected, ``[E, T]`` or ``[T]``, with the environment's own flags.
             values: further columns of ``iterations.csv``, such as what the schedule set.
-            metrics: what each update of the iteration returned; their means are written.
+            metrics: ``[updates]``, what the updates of the iteration returned; their means are
+                written.
             ledger: what ``refresh`` returned, newest batch first.
         """
         finished = self.recorder.record(batch)
@@ -149,8 +150,6 @@ class TrainingLog:
         self.close()
 
 
-def _mean(metrics: Sequence[TensorDictBase]) -> dict[str, float]:
-    if not metrics:
-        return {}
-    means: TensorDictBase = torch.stack(list(metrics)).cpu().to(torch.float64).mean(0)
+def _mean(metrics: TensorDictBase) -> dict[str, float]:
+    means = metrics.cpu().to(torch.float64).mean(0)
     return {name: means[name].item() for name in sorted(means.keys())}

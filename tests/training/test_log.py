@@ -25,16 +25,18 @@ def _ledger(active: list[bool]) -> TensorDict:
     return TensorDict(columns, [size])
 
 
+NO_UPDATES = TensorDict(batch_size=[0])
+
+
 def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def test_rows_of_an_iteration(tmp_path: Path) -> None:
-    metrics = [
-        TensorDict({"loss_critic": torch.tensor(value), "capped_frames": torch.tensor(count)})
-        for value, count in ((1.0, 0), (2.0, 3))
-    ]
+    metrics = TensorDict(
+        {"loss_critic": torch.tensor([1.0, 2.0]), "capped_frames": torch.tensor([0, 3])}, [2]
+    )
     with TrainingLog(RunDirectory(tmp_path), 8, 4, 3, progress=False) as log:
         log.lap("collect")
         log.iteration(_batch(1.0, False), {"learning_rate": 0.5}, metrics, _ledger([True]))
@@ -66,7 +68,7 @@ def test_the_bar_shows_the_oldest_batch_in_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with TrainingLog(RunDirectory(tmp_path), 4, 4, 3) as log:
-        log.iteration(_batch(2.0, True), {}, [], _ledger([True, True, False]))
+        log.iteration(_batch(2.0, True), {}, NO_UPDATES, _ledger([True, True, False]))
     shown = capsys.readouterr().err
     assert "4/4" in shown
     assert "return=4, active=2, staleness=0.1" in shown
@@ -74,7 +76,7 @@ def test_the_bar_shows_the_oldest_batch_in_use(
 
 def test_without_ledger_metrics_or_episodes(tmp_path: Path) -> None:
     with TrainingLog(RunDirectory(tmp_path), 4, 4, progress=False) as log:
-        log.iteration(_batch(1.0, False), {}, [])
+        log.iteration(_batch(1.0, False), {}, NO_UPDATES)
         assert math.isnan(log.summary()["final_score"])
     assert _rows(tmp_path / "iterations.csv") == [{"frames": "4", "updates": "0"}]
 

@@ -11,7 +11,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.objectives import A2CLoss, ClipPPOLoss, LossModule
 
-from amber_trl.training.update import UpdateStep, total_loss
+from amber_trl.training._metrics import total_loss
+from amber_trl.training.update import UpdateStep
 from tests.training.problem import make_loss, make_minibatch
 
 
@@ -162,4 +163,7 @@ def test_refuses_a_gradient_norm_out_of_range(norm: float) -> None:
 def test_says_what_it_is() -> None:
     loss = make_loss()
     update = UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=0.5)
-    assert repr(update) == "UpdateStep(loss=ClipPPOLoss, optimizer=Adam, max_grad_norm=0.5)"
+    assert (
+        repr(update)
+        == "UpdateStep(loss=ClipPPOLoss, optimizer=Adam, max_grad_norm=0.5, compile=False)"
+    )

@@ -1,0 +1,177 @@
+"""Adam and AdamW over the state tensors of ``torch.optim``, written to be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_REFUSED = ("amsgrad", "maximize", "differentiable")
+
+
+def check_supported(optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimiser that cannot be compiled.
+
+    Args:
+        optimizer: any optimiser.
+
+    Raises:
+        TypeError: if it is not exactly an ``Adam`` or ``AdamW``.
+        ValueError: if it uses ``amsgrad``, ``maximize``, ``differentiable`` or a tensor as learning
+            rate, or, on CUDA, keeps its step count on the CPU.
+    """
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+        raise TypeError(
+            f"the optimizer is {type(optimizer).__name__}, and only torch.optim.Adam and AdamW "
+            "can be compiled: use one of these, or compile=False"
+        )
+    for group in optimizer.param_groups:
+        if used := [option for option in _REFUSED if group.get(option)]:
+            raise ValueError(
+                f"the optimizer was built with {used[0]}=True, which the compiled step does not "
+                "support: leave it out, or use compile=False"
+            )
+        if isinstance(group["lr"], torch.Tensor):
+            raise ValueError(
+                "the optimizer's lr is a tensor: give it as a float (the compiled step reads it "
+                "at every call and is not compiled again), or use compile=False"
+            )
+        if group["params"][0].is_cuda and not (group["capturable"] or group["fused"]):
+            raise ValueError(
+                "on CUDA this optimizer keeps its step count on the CPU, where a CUDA graph "
+                "cannot count: build it with capturable=True or fused=True, or use compile=False"
+            )
+
+
+class AdamState:
+    """Reads a ``torch.optim.Adam`` or ``AdamW`` afresh at every call, whoever changed it.
+
+    Hyperparameters go to the graph as a tensor, so that annealing them recompiles nothing; the
+    state tensors are the optimiser's own, so that its ``state_dict`` is right at any time.
+
+    Args:
+        optimizer: one that ``check_supported`` accepts.
+        parameters: those of its parameters that the loss depends on, in the optimiser's order.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]
+    ) -> None:
+        self.parameters = list(parameters)
+        self._optimizer = optimizer
+        wanted = {id(p) for p in self.parameters}
+        self._group_of = [
+            number
+            for number, group in enumerate(optimizer.param_groups)
+            for p in group["params"]
+            if id(p) in wanted
+        ]
+        self._total = _count(optimizer)
+        self._values: list[tuple[object, ...]] = []
+        self._table = torch.empty(
+            len(self.parameters), 5, dtype=torch.float64, device=self.parameters[0].device
+        )
+
+    @property
+    def decoupled(self) -> list[bool]:
+        """Whether each parameter's weight decay is AdamW's."""
+        groups = self._optimizer.param_groups
+        return [bool(groups[n].get("decoupled_weight_decay")) for n in self._group_of]
+
+    def hyperparameters(self) -> torch.Tensor:
+        """Learning rate, two betas, epsilon and weight decay per parameter, ``[parameters, 5]``.
+
+        Raises:
+            ValueError: if parameters were added, or an option set that is not supported.
+        """
+        groups = self._optimizer.param_groups
+        values = [
+            (g["lr"], *g["betas"], g["eps"], g["weight_decay"], *(g.get(o) for o in _REFUSED))
+            for g in groups
+        ]
+        if values != self._values:
+            check_supported(self._optimizer)
+            if _count(self._optimizer) != self._total:
+                raise ValueError(
+                    f"the optimizer has {_count(self._optimizer)} parameters and had "
+                    f"{self._total} when the step was compiled: build a new UpdateStep"
+                )
+            rows = [values[n][:5] for n in self._group_of]
+            self._table.copy_(torch.tensor(rows, dtype=torch.float64))
+            self._values = values
+        return self._table
+
+    def tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """The optimiser's own ``exp_avg``, ``exp_avg_sq`` and ``step``, one per parameter."""
+        state = self._optimizer.state
+        entries = [state[p] or self._start(p) for p in self.parameters]
+        return (
+            [entry["exp_avg"] for entry in entries],
+            [entry["exp_avg_sq"] for entry in entries],
+            [entry["step"] for entry in entries],
+        )
+
+    def _start(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+        """Makes the state that ``torch.optim.Adam`` makes at its first step."""
+        groups = self._optimizer.param_groups
+        fused = any(group["fused"] for group in groups)
+        on_device = fused or any(group["capturable"] for group in groups)
+        double = torch.get_default_dtype() == torch.float64 and not fused
+        entry: dict[str, torch.Tensor] = self._optimizer.state[parameter]
+        entry["step"] = torch.zeros(
+            (),
+            dtype=torch.float64 if double else torch.float32,
+            device=parameter.device if on_device else torch.device("cpu"),
+        )
+        entry["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        entry["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return entry
+
+
+def _count(optimizer: torch.optim.Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
+def adam_update(
+    parameters: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    state: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]],
+    hyperparameters: torch.Tensor,
+    decoupled: Sequence[bool],
+    skip: torch.Tensor,
+) -> None:
+    """One step of Adam, in place, that does nothing where ``skip`` is true.
+
+    With gradient ``g``, moments ``m``, ``v`` and step ``t`` (after the step), as in Kingma and
+    Ba (arXiv 1412.6980), ``m = b1 m + (1-b1) g``, ``v = b2 v + (1-b2) g^2`` and
+    ``w = w - lr m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps)``. Weight decay ``d`` adds ``d w`` to
+    ``g``, or, where ``decoupled`` (AdamW, arXiv 1711.05101), first takes ``lr d w`` from ``w``.
+    Bias corrections are in float64, as those that ``torch.optim.Adam`` computes in Python.
+
+    Args:
+        parameters: what to update, any shapes.
+        gradients: of the same shapes.
+        state: first moments, second moments (same shapes) and step counts (``[]``).
+        hyperparameters: ``lr, b1, b2, eps, d`` per parameter, float64, ``[parameters, 5]``.
+        decoupled: per parameter, whether its weight decay is AdamW's.
+        skip: boolean, ``[]``.
+    """
+    lr, beta1, beta2, eps, decay = hyperparameters.unbind(1)
+    t = torch.stack(state[2]).to(torch.float64) + 1.0
+    step_size = lr / (1.0 - beta1**t)
+    correction = (1.0 - beta2**t).sqrt()
+    # Stacked, these are computed once; as loose scalars inductor would compute them per element.
+    table = torch.stack(
+        [step_size, correction, 1.0 - beta1, beta2, 1.0 - beta2, eps, decay, 1.0 - lr * decay]
+    )
+    for i, (w, g, m, v, step) in enumerate(zip(parameters, gradients, *state, strict=True)):
+        size, bias, weight1, keep2, weight2, epsilon, d, shrink = table[:, i].to(w.dtype).unbind()
+        start = w * shrink if decoupled[i] else w
+        slope = g if decoupled[i] else g + d * w
+        new_m = m + weight1 * (slope - m)
+        new_v = keep2 * v + weight2 * slope * slope
+        new_w = start - size * (new_m / (new_v.sqrt() / bias + epsilon))
+        w.copy_(torch.where(skip, w, new_w))
+        m.copy_(torch.where(skip, m, new_m))
+        v.copy_(torch.where(skip, v, new_v))
+        step.copy_(torch.where(skip, step, step + 1.0))

@@ -1,0 +1,179 @@
+"""The update step as one compiled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torchrl.objectives import LossModule
+
+from amber_trl.training._adam import AdamState, check_supported
+from amber_trl.training._cuda_graphs import CudaGraphs
+from amber_trl.training._eager import NO_INDICES
+from amber_trl.training._graph import PlainModule, Step, Tensors, build_step, compile_step
+from amber_trl.training._guard import NonFiniteGuard
+from amber_trl.training._metrics import MetricPacker, total_loss
+from amber_trl.training.compilation import why_not_compiled
+
+_EXAMPLE_ROWS = 64
+_EXAMPLE_STORED = 129
+"""The one shape that is compiled; different, so that the two sizes are not taken for one."""
+
+
+class CompiledStep:
+    """Gather, loss, gradients and Adam as one graph, for every minibatch size.
+
+    The graph is built at the first call, from the first frames at one fixed size, so that it does
+    not depend on how large the first minibatch happens to be.
+
+    Args:
+        loss: a loss module built with ``functional=False``.
+        optimizer: an ``Adam`` or ``AdamW``.
+        guard: what a non-finite loss or gradient raises.
+        max_grad_norm: the norm above which the gradient is rescaled, or None.
+
+    Raises:
+        TypeError: if the optimiser is neither ``Adam`` nor ``AdamW``.
+        ValueError: if the loss is functional or on a device other than CPU or CUDA, or if the
+            optimiser uses an option that is not supported.
+        RuntimeError: if there is no working compiler.
+    """
+
+    def __init__(
+        self,
+        loss: LossModule,
+        optimizer: torch.optim.Optimizer,
+        guard: NonFiniteGuard,
+        max_grad_norm: float | None,
+    ) -> None:
+        _refuse(loss)
+        check_supported(optimizer)
+        if reason := why_not_compiled(next(loss.parameters()).device.type):
+            raise RuntimeError(f"the update step cannot be compiled: {reason}; or compile=False")
+        self._loss = loss
+        self._optimizer = optimizer
+        self._guard = guard
+        self._max_grad_norm = max_grad_norm
+        self._built: _Graph | None = None
+
+    def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
+        """Learns from all rows of ``minibatch``, which were gathered from ``index``."""
+        graph = self._graph(minibatch)
+        stored, every_row = graph.whole(minibatch)
+        packed = graph.run(stored, every_row, self._guard)
+        self._guard.remember(index)
+        return graph.packer.unpack(packed)
+
+    def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:
+        """Learns from the rows ``index`` of ``stored``, for each ``index`` in turn."""
+        graph = self._graph(stored)
+        leaves = graph.leaves(stored)
+        packed = []
+        for index in indices:
+            packed.append(graph.run(leaves, index, self._guard))
+            self._guard.remember(index)
+        if not packed:
+            raise ValueError(NO_INDICES)
+        return graph.packer.unpack(torch.stack(packed))
+
+    def _graph(self, data: TensorDictBase) -> _Graph:
+        if self._built is None:
+            rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
+            with torch.random.fork_rng():
+                self._built = _Graph(self._loss, self._optimizer, data[rows], self._max_grad_norm)
+        return self._built
+
+
+class _Graph:
+    """The compiled function, and what gathers its arguments."""
+
+    def __init__(
+        self,
+        loss: LossModule,
+        optimizer: torch.optim.Optimizer,
+        example: TensorDictBase,
+        max_grad_norm: float | None,
+    ) -> None:
+        module = PlainModule(loss)
+        emitted, parameters = _examine(loss, optimizer, example[:_EXAMPLE_ROWS])
+        if max_grad_norm is not None:
+            emitted["grad_norm"] = torch.zeros_like(total_loss(emitted))
+        self.packer = MetricPacker(emitted, _EXAMPLE_ROWS)
+        self._adam = AdamState(optimizer, parameters)
+        self._keys: list[NestedKey] = list(example.keys(True, True))
+        self._device = parameters[0].device
+        self._every_row: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, Tensors] = {}
+        name_of = {id(p): name for name, p in module.named_parameters()}
+        names = [name_of[id(p)] for p in parameters]
+        step = build_step(
+            module, names, self._keys, self.packer, self._adam.decoupled, max_grad_norm
+        )
+        self._step: Step = compile_step(step)
+        self._run_idle(example)
+        if self._device.type == "cuda":
+            self._step = CudaGraphs(self._step, list(module.buffers()))
+
+    def leaves(self, data: TensorDictBase) -> Tensors:
+        """The entries that the graph reads, in its order."""
+        return [data.get(key) for key in self._keys]
+
+    def whole(self, minibatch: TensorDictBase) -> tuple[Tensors, torch.Tensor]:
+        """The entries of a minibatch, and the index of all its rows."""
+        rows = len(minibatch)
+        stored = self.leaves(minibatch)
+        if rows not in self._every_row:
+            self._every_row[rows] = torch.arange(rows, device=self._device)
+        if self._device.type == "cuda":  # a CUDA graph reads where it was captured
+            stored = self._copied(stored, rows)
+        return stored, self._every_row[rows]
+
+    def _copied(self, stored: Tensors, rows: int) -> Tensors:
+        if rows not in self._copies:
+            self._copies[rows] = [entry.clone() for entry in stored]
+        for copy, entry in zip(self._copies[rows], stored, strict=True):
+            copy.copy_(entry)
+        return self._copies[rows]
+
+    @torch.no_grad()
+    def run(self, stored: Tensors, index: torch.Tensor, guard: NonFiniteGuard) -> torch.Tensor:
+        """One update on the rows ``index`` of ``stored``; its metrics, packed."""
+        adam = self._adam
+        return self._step(
+            adam.parameters, adam.tensors(), adam.hyperparameters(), guard.tensors, stored, index
+        )
+
+    def _run_idle(self, example: TensorDictBase) -> None:
+        """Builds the graph in a run that changes nothing, because its flag is up."""
+        stored = self.leaves(example)
+        index = torch.arange(_EXAMPLE_ROWS, device=self._device)
+        for tensor in [*stored, index]:
+            torch._dynamo.mark_dynamic(tensor, 0)
+        self.run(stored, index, NonFiniteGuard(self._device, raised=True))
+
+
+def _examine(
+    loss: LossModule, optimizer: torch.optim.Optimizer, minibatch: TensorDictBase
+) -> tuple[TensorDictBase, list[torch.nn.Parameter]]:
+    """What the loss emits, and those of the optimiser's parameters that it depends on."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    with torch.enable_grad():
+        emitted = loss(minibatch)
+        gradients = torch.autograd.grad(total_loss(emitted), parameters, allow_unused=True)
+    used = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    return emitted.detach(), used
+
+
+def _refuse(loss: LossModule) -> None:
+    if loss.functional:
+        raise ValueError(
+            f"{type(loss).__name__} was built with functional=True, and its compiled gradients "
+            "would silently be zero: build it with functional=False, or use compile=False"
+        )
+    devices = {p.device for p in loss.parameters()}
+    if len(devices) > 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"the loss's parameters are on {sorted(map(str, devices))}, and a compiled step runs "
+            "on the CPU or on one CUDA device: move the loss, or use compile=False"
+        )

@@ -1,0 +1,124 @@
+"""Gather, loss, gradients and Adam as one function of tensors, and how it is compiled."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch.func import functional_call, grad_and_value
+from torchrl.objectives import LossModule
+
+from amber_trl.training._adam import adam_update
+from amber_trl.training._guard import admit_update
+from amber_trl.training._metrics import MetricPacker, total_loss
+
+Tensors: TypeAlias = list[torch.Tensor]
+AdamTensors: TypeAlias = tuple[Tensors, Tensors, Tensors]
+GuardTensors: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Step: TypeAlias = Callable[
+    [Sequence[torch.Tensor], AdamTensors, torch.Tensor, GuardTensors, Tensors, torch.Tensor],
+    torch.Tensor,
+]
+"""Of parameters, Adam's state, hyperparameters, guard, stored entries and index; the metrics."""
+
+_KEPT_GUARDS = {"TENSOR_MATCH", "SHAPE_ENV", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"}
+
+
+class PlainModule(torch.nn.Module):
+    """A loss under a plain module, whose ``named_parameters`` ``functional_call`` can use."""
+
+    def __init__(self, loss: LossModule) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """What the loss emits."""
+        emitted: TensorDictBase = self.loss(minibatch)
+        return emitted
+
+
+def build_step(
+    module: PlainModule,
+    names: Sequence[str],
+    keys: Sequence[NestedKey],
+    packer: MetricPacker,
+    decoupled: Sequence[bool],
+    max_grad_norm: float | None,
+) -> Step:
+    """Writes the step out as a function of tensors alone.
+
+    Args:
+        module: the loss.
+        names: the names in ``module`` of the parameters to update.
+        keys: the names of the stored entries.
+        packer: what the metrics are packed with.
+        decoupled: per parameter, whether its weight decay is AdamW's.
+        max_grad_norm: the norm above which the gradient is rescaled, or None.
+
+    Returns:
+        a function that updates its first, second and fourth argument in place.
+    """
+    emitted_keys = packer.keys if max_grad_norm is None else packer.keys[:-1]
+
+    def step(
+        parameters: Sequence[torch.Tensor],
+        state: AdamTensors,
+        hyperparameters: torch.Tensor,
+        guard: GuardTensors,
+        stored: Tensors,
+        index: torch.Tensor,
+    ) -> torch.Tensor:
+        entries = {key: value[index] for key, value in zip(keys, stored, strict=True)}
+        minibatch = TensorDict(entries, batch_size=[index.shape[0]])
+
+        def objective(weights: Tensors) -> tuple[torch.Tensor, Tensors]:
+            emitted = functional_call(module, dict(zip(names, weights, strict=True)), (minibatch,))
+            return total_loss(emitted), [emitted.get(key).detach() for key in emitted_keys]
+
+        gradients, (total, metrics) = grad_and_value(objective, has_aux=True)(parameters)
+        norm = _norm(gradients)
+        if max_grad_norm is not None:
+            scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            gradients = [scale * g for g in gradients]
+            metrics = [*metrics, norm]
+        skip = admit_update(torch.isfinite(total) & torch.isfinite(norm), *guard)
+        adam_update(parameters, gradients, state, hyperparameters, decoupled, skip)
+        return packer.pack(metrics)
+
+    return step
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return functools.reduce(operator.add, [t.square().sum() for t in tensors]).sqrt()
+
+
+def compile_step(step: Step) -> Step:
+    """Compiles ``step`` as one graph that checks only what may change from call to call.
+
+    By default every call would check about 1 500 facts about the loss's modules, which takes
+    longer than the step itself; kept are the checks of tensors, sizes and train or eval mode.
+
+    Args:
+        step: what ``build_step`` returned.
+
+    Returns:
+        the compiled function; it is built at its first call.
+    """
+    options: dict[str, Any] = {}
+    if hasattr(torch.compiler, "keep_tensor_guards_unsafe"):  # torch 2.8
+        options["guard_filter_fn"] = _keep_guards
+    # Compiled code belongs to a code object: with so few checks, another step's would pass.
+    own = types.FunctionType(
+        step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__
+    )
+    compiled: Step = torch.compile(own, fullgraph=True, options=options or None)
+    return compiled
+
+
+def _keep_guards(entries: Sequence[Any]) -> list[bool]:
+    return [e.guard_type in _KEPT_GUARDS or e.name.endswith(".training") for e in entries]

@@ -1,0 +1,91 @@
+"""What stops training at the first non-finite loss or gradient, without waiting for the device."""
+
+from __future__ import annotations
+
+import torch
+
+_MAX_REMEMBERED = 4096
+"""Updates between two looks at the flag where the caller never looks (bounds memory)."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or gradient was not finite; parameters and optimiser state are as before it.
+
+    Attributes:
+        update: which update it was, counted from 0 since the flag was last found or made clear.
+        index: the rows that its minibatch was gathered from, ``[rows]``, where known, or None.
+
+    Examples:
+        >>> NonFiniteError(3, None)
+        NonFiniteError('the loss or a gradient of update 3 was not finite, ...')
+    """
+
+    def __init__(self, update: int, index: torch.Tensor | None) -> None:
+        self.update = update
+        self.index = index
+        rows = "" if index is None else f" (its minibatch: rows {index.tolist()})"
+        super().__init__(
+            f"the loss or a gradient of update {update} since the last check was not finite"
+            f"{rows}: parameters and optimizer state are those before it, and every later update "
+            "was skipped. Look for non-finite or huge values in those rows, lower the learning "
+            "rate or set max_grad_norm; clear_nonfinite() lets training go on"
+        )
+
+
+class NonFiniteGuard:
+    """Keeps a flag on the device, raised by the first update that must not be applied.
+
+    Reading the flag waits for the device, so it is read once per epoch, not once per update.
+
+    Args:
+        device: where the flag lives.
+        raised: whether it starts raised.
+    """
+
+    def __init__(self, device: torch.device, *, raised: bool = False) -> None:
+        self.raised = torch.full((), raised, dtype=torch.bool, device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.first = torch.zeros((), dtype=torch.int64, device=device)
+        self.tensors = (self.raised, self.count, self.first)
+        self._indices: list[torch.Tensor | None] = []
+
+    def remember(self, index: torch.Tensor | None) -> None:
+        """Notes which rows the update that was just made used."""
+        self._indices.append(index)
+        if len(self._indices) >= _MAX_REMEMBERED and not self.raised.item():
+            self.clear()
+
+    def error(self) -> NonFiniteError | None:
+        """The error to raise, or None if all is well; forgets the updates known to be well."""
+        if not self.raised.item():
+            self.clear()
+            return None
+        update = int(self.first.item())
+        return NonFiniteError(update, self._indices[update])
+
+    def clear(self) -> None:
+        """Takes the flag down, and starts counting again."""
+        self.raised.zero_()
+        self.count.zero_()
+        self._indices.clear()
+
+
+def admit_update(
+    finite: torch.Tensor, raised: torch.Tensor, count: torch.Tensor, first: torch.Tensor
+) -> torch.Tensor:
+    """Decides whether an update may be applied, and keeps the guard's tensors, in place.
+
+    Args:
+        finite: whether loss and gradient of this update are finite, boolean, ``[]``.
+        raised: the guard's flag, boolean, ``[]``; raised if ``finite`` is false.
+        count: number of updates so far, int64, ``[]``; incremented.
+        first: which update raised the flag, int64, ``[]``.
+
+    Returns:
+        whether to skip the update, boolean, ``[]``.
+    """
+    skip = raised | ~finite
+    first.copy_(torch.where(raised, first, count))
+    raised.copy_(skip)
+    count.add_(1)
+    return skip

@@ -1,0 +1,96 @@
+"""What a loss module emits: the sum to minimise, and the rest as one tensor."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+
+
+def total_loss(emitted: TensorDictBase) -> torch.Tensor:
+    """Adds up the ``loss_*`` entries of what a loss module emitted.
+
+    Args:
+        emitted: the output of a TorchRL loss module.
+
+    Returns:
+        the sum, a scalar of shape ``[]``.
+
+    Raises:
+        KeyError: if there is no such entry.
+        ValueError: if one is not a scalar.
+    """
+    terms = {key: value for key, value in emitted.items() if key.startswith("loss_")}
+    if not terms:
+        raise KeyError(
+            f"the loss emitted {sorted(emitted.keys())}, and no key starts with 'loss_': "
+            "name the terms to minimise 'loss_...', as TorchRL's losses do"
+        )
+    for key, term in terms.items():
+        if term.numel() != 1:
+            raise ValueError(
+                f"{key} has shape {tuple(term.shape)} and must be a scalar: "
+                "build the loss with reduction='mean' or 'sum'"
+            )
+    return functools.reduce(operator.add, terms.values()).reshape(())
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where in the packed vector an entry lies."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    start: int
+    stop: int
+
+
+class MetricPacker:
+    """Lays an update's metrics into one vector, which a compiled graph returns at little cost.
+
+    Args:
+        example: metrics such as an update gives, batch size ``[]``.
+        rows: the number of frames that they come from.
+
+    Raises:
+        ValueError: if an entry has one value per frame.
+    """
+
+    def __init__(self, example: TensorDictBase, rows: int) -> None:
+        self.keys: list[NestedKey] = []
+        self._slots: list[_Slot] = []
+        self._dtype = torch.get_default_dtype()
+        start = 0
+        for key, value in example.items(True, True):
+            if rows in value.shape:
+                raise ValueError(
+                    f"the loss emits {key!r} with shape {tuple(value.shape)} for {rows} frames, "
+                    "and the compiled step returns only metrics whose shape does not depend on "
+                    "the number of frames: use compile=False"
+                )
+            self.keys.append(key)
+            self._slots.append(_Slot(value.shape, value.dtype, start, start + value.numel()))
+            self._dtype = torch.promote_types(self._dtype, value.dtype)
+            start += value.numel()
+
+    def pack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The values of ``keys``, in this order, as one floating vector ``[values]``."""
+        return torch.cat([value.reshape(-1).to(self._dtype) for value in values])
+
+    def unpack(self, packed: torch.Tensor) -> TensorDict:
+        """The metrics again, from ``[..., values]``, with that batch size."""
+        batch = packed.shape[:-1]
+        columns = packed.unbind(-1)
+        values = [_read(columns, slot, batch) for slot in self._slots]
+        return TensorDict(dict(zip(self.keys, values, strict=True)), batch_size=batch)
+
+
+def _read(columns: Sequence[torch.Tensor], slot: _Slot, batch: torch.Size) -> torch.Tensor:
+    if not slot.shape:
+        return columns[slot.start].to(slot.dtype)
+    stacked = torch.stack(list(columns[slot.start : slot.stop]), -1)
+    return stacked.reshape(batch + slot.shape).to(slot.dtype)
