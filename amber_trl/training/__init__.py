@@ -1,5 +1,6 @@
 """Schedules, the update step, episode records, the log and the run directory."""
 
+from amber_trl.training._guard import NonFiniteError
 from amber_trl.training.compilation import should_compile
 from amber_trl.training.config import Range, check_fields
 from amber_trl.training.episodes import Episode, EpisodeRecorder
@@ -13,6 +14,7 @@ __all__ = [
     "Episode",
     "EpisodeRecorder",
     "LinearSchedule",
+    "NonFiniteError",
     "Range",
     "RunDirectory",
     "StopOnInterrupt",
