@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import CompositeDistribution, set_composite_lp_aggregate
+from tensordict import NestedKey, TensorDictBase, unravel_key
+from tensordict.nn import CompositeDistribution, TensorDictModuleBase, set_composite_lp_aggregate
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -57,6 +57,25 @@ def check_one_per_frame(name: object, log_prob: Tensor, frames: int) -> None:
             f"{name} of shape {tuple(log_prob.shape)} and dtype {log_prob.dtype} for {frames} "
             "frames: expected one floating number per frame; an action of several dimensions "
             "needs their joint log-probability (IndependentNormal, not Normal)"
+        )
+
+
+def check_evaluable(actor: nn.Module) -> None:
+    """Raise ``ValueError`` if a stored action's log-probability needs more than its own frame."""
+    modules = [module for module in actor.modules() if isinstance(module, TensorDictModuleBase)]
+    read = {unravel_key(key) for module in modules for key in module.in_keys}
+    written = {unravel_key(key) for module in modules for key in module.out_keys}
+    if sampled := read & {unravel_key(key) for key in getattr(actor, "dist_sample_keys", ())}:
+        raise ValueError(
+            f"actor reads {sorted(sampled, key=str)}, which it samples itself: the log-probability "
+            "of a stored action would be that given another sample; give an actor without latent "
+            "samples"
+        )
+    if carried := {key for key in read if unravel_key(("next", key)) in written}:
+        raise ValueError(
+            f"actor is recurrent, it carries {sorted(carried, key=str)} from frame to frame: the "
+            "log-probability of a stored action would be that given another policy's memory; give "
+            "a feed-forward actor"
         )
 
 

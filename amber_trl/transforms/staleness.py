@@ -15,6 +15,7 @@ from torchrl.envs import Transform
 from amber_trl.functional import check_drop_factor, per_dimension_deviation
 from amber_trl.transforms.ledger import make_ledger
 from amber_trl.transforms.log_prob import (
+    check_evaluable,
     check_one_per_frame,
     device_of,
     evaluation,
@@ -76,7 +77,8 @@ class ISStalenessFilter(Transform):
 
     Raises:
         TypeError: if ``actor`` has no ``get_dist``.
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or the actor is recurrent or reads what it
+            samples.
 
     Examples:
         >>> from amber_trl.modules import gaussian_actor
@@ -153,12 +155,14 @@ class ISStalenessFilter(Transform):
 
         Raises:
             TypeError: if ``actor`` has no ``get_dist``.
+            ValueError: if it is recurrent, or reads what it samples.
         """
         if not callable(getattr(actor, "get_dist", None)):
             raise TypeError(
                 f"actor of type {type(actor).__name__} has no get_dist, so no log-probability of a "
                 "stored action: give a torchrl.modules.ProbabilisticActor"
             )
+        check_evaluable(actor)
         # Past nn.Module's attributes, which would register the actor as a child of the filter.
         self.__dict__["_actor"] = actor
         keys = [*actor.in_keys, *self.action_keys, *self.log_prob_keys]

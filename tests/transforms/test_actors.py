@@ -7,11 +7,24 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import set_composite_lp_aggregate
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    set_composite_lp_aggregate,
+)
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
-from torchrl.modules import ActorValueOperator, ProbabilisticActor, ValueOperator
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import (
+    ActorValueOperator,
+    IndependentNormal,
+    LSTMModule,
+    ProbabilisticActor,
+    ValueOperator,
+)
 
 from amber_trl.functional import mean_abs_deviation
 from amber_trl.modules import categorical_actor, gaussian_actor
@@ -283,6 +296,49 @@ def test_the_policy_of_a_shared_network() -> None:
     staleness = ISStalenessFilter(policy)
     assert staleness.in_keys[0] == "pixels"
     assert (staleness.measure(frames)["staleness"] < 1e-5).all()
+
+
+def sequence(*in_keys_of_second: str) -> ProbabilisticTensorDictSequential:
+    """Two samples in a row, of which the second may depend on the first."""
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(Gaussian(3), ["observation"], ["latent_loc", "latent_scale"]),
+        ProbabilisticTensorDictModule(
+            {"loc": "latent_loc", "scale": "latent_scale"},
+            ["latent"],
+            distribution_class=IndependentNormal,
+            return_log_prob=True,
+            default_interaction_type=InteractionType.RANDOM,
+        ),
+        TensorDictModule(Gaussian(), [*in_keys_of_second], ["loc", "scale"]),
+        ProbabilisticTensorDictModule(
+            ["loc", "scale"],
+            ["action"],
+            distribution_class=IndependentNormal,
+            return_log_prob=True,
+            default_interaction_type=InteractionType.RANDOM,
+        ),
+    )
+
+
+def test_independent_samples_in_a_row() -> None:
+    actor = sequence("observation")
+    frames = collect(actor, 2, 8)
+    generator = torch.get_rng_state()
+    with set_exploration_type(ExplorationType.RANDOM):
+        assert (ISStalenessFilter(actor).measure(frames)["staleness"] < 1e-5).all()
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_an_actor_that_reads_its_own_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"reads \['latent'\].*samples itself"):
+        ISStalenessFilter(sequence("latent"))
+
+
+def test_a_recurrent_actor_is_refused() -> None:
+    memory = LSTMModule(input_size=3, hidden_size=3, in_key="pixels", out_key="observation")
+    actor = ProbabilisticTensorDictSequential(memory, *gaussian().module)
+    with pytest.raises(ValueError, match=r"recurrent.*recurrent_state_c.*feed-forward"):
+        ISStalenessFilter(actor)
 
 
 def test_the_parts_of_a_composite_action_are_all_needed() -> None:
