@@ -207,8 +207,9 @@ def recipe() -> Iterator[ModuleType]:
     del sys.modules[spec.name]
 
 
+@pytest.mark.parametrize("collector", ["fast", "torchrl"])
 def test_the_recipe_s_ppo_is_stock_ppo(
-    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: str
 ) -> None:
     rows: list[Tensor] = []
     made: list[Parts] = []
@@ -237,6 +238,8 @@ def test_the_recipe_s_ppo_is_stock_ppo(
         recipe.Config(
             env_id="Pendulum-v1",
             setup="ppo",
+            collector=collector,
+            compile="off",
             num_envs=ENVS,
             total_frames=TOTAL,
             frames_per_batch=FRAMES,
