@@ -1,5 +1,6 @@
 """Runs an actor frame by frame: through TensorDict, or as a recorded list of torch calls."""
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -25,6 +26,7 @@ from amber_trl.collectors._recorder import (
     set_generator_states,
 )
 
+_logger = logging.getLogger(__name__)
 _PLAIN = (int, float, bool, str, bytes, type(None), Enum, torch.dtype, torch.device)
 
 Inputs = Sequence[Tensor]
@@ -55,6 +57,7 @@ class FrameActor:
         self.in_keys: list[NestedKey] = list(policy.in_keys)
         self.failure: str | None = None if capture else "capture=False"
         """Why the actor is called on every frame; None if it is not."""
+        self._said: str | None = None
         self._policy = policy
         self._action_key = action_key
         self._batch_size = batch_size
@@ -163,6 +166,9 @@ class FrameActor:
         except Exception as error:  # Whatever goes wrong here, calling the actor is right.
             self._program = None
             self.failure = str(error) or repr(error)
+            if self.failure != self._said:
+                _logger.warning("the actor is called on every frame, slowly: %s", self.failure)
+            self._said = self.failure
         finally:
             set_generator_states(after, self.device)
 

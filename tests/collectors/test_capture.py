@@ -186,11 +186,12 @@ CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
 
 
 @pytest.mark.parametrize("name", CALLED)
-def test_is_called_on_every_frame(name: str) -> None:
+def test_is_called_on_every_frame(name: str, caplog: pytest.LogCaptureFixture) -> None:
     actor, reason = CALLED[name]
     failure = check(actor)
     assert failure is not None
     assert reason in failure
+    assert [failure in message for message in caplog.messages] == [True]  # said once
 
 
 def _set(name: str, value: Any) -> Change:
