@@ -26,7 +26,7 @@ from amber_trl.functional import (
 OF_FRAMES = [average_importance_ratio, mean_abs_deviation, kl_estimate, effective_sample_size]
 INF, NAN = math.inf, math.nan
 
-examples = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+examples = settings(derandomize=True, deadline=None, max_examples=40, database=None)
 log_ratios = st.lists(st.floats(-20, 20), min_size=1, max_size=40).map(
     lambda values: torch.tensor(values, dtype=torch.float64)
 )

@@ -155,9 +155,8 @@ def test_with_a_limit_of_zero_it_is_ppo(env_id: str) -> None:
     assert same(trained(env_id, 3, drop_factor=0.0), trained(env_id, 1))
 
 
-@pytest.mark.parametrize("env_id", CONTINUOUS)
-def test_refresh_touches_nothing(env_id: str) -> None:
-    parts = make_parts(env_id)
+def test_refresh_touches_nothing() -> None:
+    parts = make_parts("InvertedPendulum-v5")
     parts.critic.eval()
     for replay, ledger in train(parts, 3, drop_factor=0.25):
         assert ledger is not None
