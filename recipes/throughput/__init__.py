@@ -1,0 +1,1 @@
+"""What benchmark_throughput.py measures, and how."""
