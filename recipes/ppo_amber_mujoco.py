@@ -309,7 +309,9 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         functional=False,
     )
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
-    update = UpdateStep(loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compile)
+    update = UpdateStep(
+        loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
+    )
     advantage = GAE(
         gamma=config.gamma,
         lmbda=config.gae_lambda,
@@ -322,9 +324,18 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
     total = -(-config.total_frames // size) * size  # the last batch is whole
     collector = build_collector(config, env, actor, total)
     log = TrainingLog(run, total, size, config.num_batches, progress=config.progress)
+    summary: dict[str, Any] = {}
+
+    def finish() -> None:
+        collector.shutdown()
+        policy = {"env_id": config.env_id, "arguments": arguments, "actor": actor.state_dict()}
+        run.save_policy(policy)
+        summary.update(log.summary(), interrupted=frames < total)
+        run.write_summary(summary)
+
     frames = 0
     with log, StopOnInterrupt() as stop, ExitStack() as stack:
-        stack.callback(collector.shutdown)
+        stack.callback(finish)  # an error, too, leaves what there is
         for batch in collector:
             log.lap("collect")
             values = schedule.step(frames)
@@ -344,10 +355,6 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             log.iteration(batch, values, metrics, ledger)
             if stop.requested:
                 break
-        policy = {"env_id": config.env_id, "arguments": arguments, "actor": actor.state_dict()}
-        run.save_policy(policy)
-        summary = {**log.summary(), "interrupted": frames < total}
-        run.write_summary(summary)
     return summary
 
 

@@ -45,8 +45,8 @@ class UpdateStep:
         compile: whether to compile; :func:`should_compile` decides for a whole run.
 
     Raises:
-        TypeError: if ``loss`` is not a ``LossModule``, or ``compile`` is asked for with an
-            optimiser other than ``Adam`` and ``AdamW``.
+        TypeError: if ``loss`` is not a ``LossModule``, ``compile`` is not a bool, or is asked for
+            with an optimiser other than ``Adam`` and ``AdamW``.
         ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is
             not positive and finite, or if ``compile`` is asked for with a functional loss,
             an option of the optimiser that is not supported, or a loss on neither CPU nor CUDA.
@@ -89,6 +89,10 @@ class UpdateStep:
         max_grad_norm: float | None = None,
         compile: bool = False,
     ) -> None:
+        if not isinstance(compile, bool):
+            raise TypeError(
+                f"compile={compile!r} is no bool: let should_compile(choice, total_frames=...) decide"
+            )
         _validate(loss, optimizer, max_grad_norm)
         self._loss = loss
         self._optimizer = optimizer

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
@@ -196,7 +198,7 @@ def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
 def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1"]
-    command += ["--total-frames", "1000000", "--run-dir", str(run_dir)]
+    command += ["--total-frames", "1000000", "--compile", "off", "--run-dir", str(run_dir)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
     table, deadline = run_dir / "iterations.csv", time.monotonic() + 120
     while not table.exists() or table.read_text().count("\n") < 3:
@@ -212,3 +214,30 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     assert summary["interrupted"] is True
     assert summary["frames"] == int(rows[-1]["frames"]) < 1_000_000
     assert torch.load(run_dir / "policy.pt", weights_only=True)["env_id"] == "Pendulum-v1"
+
+
+class _Broken(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Rewards that are not a number from the 100th step on."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.steps += 1
+        return observation, reward if self.steps < 100 else math.nan, terminated, truncated, info
+
+
+def test_an_error_in_training_leaves_what_there_is(ppo: ModuleType, tmp_path: Path) -> None:
+    gymnasium.register(
+        "Broken-v0", lambda **kwargs: _Broken(gymnasium.make("Pendulum-v1", **kwargs))
+    )
+    try:
+        with pytest.raises(ValueError, match="'next', 'reward'"):
+            _train(ppo, tmp_path / "run", env_id="Broken-v0", num_envs=4)
+    finally:
+        del gymnasium.registry["Broken-v0"]
+    # 64 steps in each batch: the first is learnt from, the second is refused.
+    assert [row["frames"] for row in _rows(tmp_path / "run", "iterations")] == ["256"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["interrupted"], summary["frames"]) == (True, 256)
+    assert torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "Broken-v0"

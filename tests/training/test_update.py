@@ -160,6 +160,12 @@ def test_refuses_a_gradient_norm_out_of_range(norm: float) -> None:
         UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=norm)
 
 
+def test_refuses_a_word_for_compile() -> None:
+    loss = make_loss()
+    with pytest.raises(TypeError, match="compile='off' is no bool"):
+        UpdateStep(loss, torch.optim.Adam(loss.parameters()), compile="off")  # type: ignore[arg-type]
+
+
 def test_says_what_it_is() -> None:
     loss = make_loss()
     update = UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=0.5)
