@@ -258,11 +258,16 @@ def build_collector(
     config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase, total_frames: int
 ) -> BaseCollector:
     """The collector of whole batches, up to ``total_frames``."""
-    frames = {"frames_per_batch": config.frames_per_batch, "total_frames": total_frames}
+    size = config.frames_per_batch
     if config.collector == "fast":
-        return GymCollector(env, actor, **frames)
-    # No transforms: a feed-forward actor needs none.
-    return Collector(env, actor, **frames, auto_register_policy_transforms=False)
+        return GymCollector(env, actor, frames_per_batch=size, total_frames=total_frames)
+    return Collector(
+        env,
+        actor,
+        frames_per_batch=size,
+        total_frames=total_frames,
+        auto_register_policy_transforms=False,  # a feed-forward actor needs none
+    )
 
 
 def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBase:

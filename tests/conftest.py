@@ -1,7 +1,5 @@
 """One thread and one seed for every test."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -9,6 +7,5 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> Iterator[None]:
+def _seed() -> None:
     torch.manual_seed(0)
-    yield

@@ -216,7 +216,7 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     assert torch.load(run_dir / "policy.pt", weights_only=True)["env_id"] == "Pendulum-v1"
 
 
-class _Broken(gymnasium.Wrapper):  # type: ignore[type-arg]
+class _Broken(gymnasium.Wrapper):
     """Rewards that are not a number from the 100th step on."""
 
     steps = 0

@@ -19,7 +19,7 @@ from tests.training.problem import make_loss, make_minibatch
 def _stock_step(loss: LossModule, optimizer: torch.optim.Optimizer, minibatch: TensorDict) -> None:
     emitted = loss(minibatch)
     loss_value: torch.Tensor = emitted["loss_objective"] + emitted["loss_critic"]
-    loss_value.backward()  # type: ignore[no-untyped-call]
+    loss_value.backward()
     optimizer.step()
     optimizer.zero_grad()
 
