@@ -346,8 +346,9 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             values = schedule.step(frames)
             normalizer.update(batch["observation"])
             replay.extend(advantage(for_learning(batch, config)))
-            ledger = replay.refresh()
             log.lap("prepare")
+            ledger = replay.refresh()
+            log.lap("refresh")
             stored = replay.storage[:]
             metrics = torch.cat(
                 [update.epoch(stored, replay.epoch()) for _ in range(config.epochs)]

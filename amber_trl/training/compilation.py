@@ -70,8 +70,9 @@ def why_not_compiled(device_type: str) -> str | None:
     try:
         torch.compile(_add_one, fullgraph=True)(torch.zeros(3, device=device_type))
     except Exception as error:  # whatever is missing or broken, the answer is the same
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        return f"{reason}; install a C++ compiler (on Debian and Ubuntu: g++ and python3-dev)"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {' '.join(lines[:2])}"
+        return f"{reason}; a C++ compiler is needed (on Debian and Ubuntu: g++ and python3-dev)"
     return None
 
 
