@@ -102,13 +102,13 @@ class AdamState:
         return self._table
 
     def tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        """The optimiser's own ``exp_avg``, ``exp_avg_sq`` and ``step``, one per parameter."""
+        """The optimiser's own ``exp_avg``, ``exp_avg_sq`` and ``step``, each per parameter."""
         state = self._optimizer.state
         entries = [state[p] or self._start(p) for p in self.parameters]
         return (
             [entry["exp_avg"] for entry in entries],
             [entry["exp_avg_sq"] for entry in entries],
-            [entry["step"] for entry in entries],
+            [_as_vector(entry["step"]) for entry in entries],
         )
 
     def _start(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
@@ -126,6 +126,11 @@ class AdamState:
         entry["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         entry["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return entry
+
+
+def _as_vector(step: torch.Tensor) -> torch.Tensor:
+    # torch 2.13 silently drops what a compiled graph writes to a float64 scalar on the CPU.
+    return step.view(1) if step.dtype == torch.float64 else step
 
 
 def _count(optimizer: torch.optim.Optimizer) -> int:
@@ -151,13 +156,13 @@ def adam_update(
     Args:
         parameters: what to update, any shapes.
         gradients: of the same shapes.
-        state: first moments, second moments (same shapes) and step counts (``[]``).
+        state: first moments, second moments (same shapes) and step counts (``[]`` or ``[1]``).
         hyperparameters: ``lr, b1, b2, eps, d`` per parameter, float64, ``[parameters, 5]``.
         decoupled: per parameter, whether its weight decay is AdamW's.
         skip: boolean, ``[]``.
     """
     lr, beta1, beta2, eps, decay = hyperparameters.unbind(1)
-    t = torch.stack(state[2]).to(torch.float64) + 1.0
+    t = torch.stack([step.reshape(()) for step in state[2]]).to(torch.float64) + 1.0
     step_size = lr / (1.0 - beta1**t)
     correction = (1.0 - beta2**t).sqrt()
     # Stacked, these are computed once; as loose scalars inductor would compute them per element.

@@ -76,7 +76,7 @@ def build_step(
         entries = {key: value[index] for key, value in zip(keys, stored, strict=True)}
         minibatch = TensorDict(entries, batch_size=[index.shape[0]])
 
-        def objective(weights: Tensors) -> tuple[torch.Tensor, Tensors]:
+        def objective(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
             emitted = functional_call(module, dict(zip(names, weights, strict=True)), (minibatch,))
             return total_loss(emitted), [emitted.get(key).detach() for key in emitted_keys]
 
