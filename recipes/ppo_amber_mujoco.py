@@ -61,7 +61,7 @@ class Config:
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of an environment with a Box observation and a Box or Discrete action."""
     setup: Literal["ppo", "mber", "amber"] = "amber"
-    """ppo: the newest batch only. mber: all stored batches. amber: those that are not stale."""
+    """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale."""
     protocol: Literal["default", "paper"] = "default"
     """default: 8 environments, time limits bootstrapped. paper: 1 environment, limits terminal."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
@@ -164,19 +164,24 @@ _LENGTHS: dict[bool, dict[str, Any]] = {
 def resolve(config: Config) -> EffectiveConfig:
     """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
     check_fields(config)
+    _check_device(config.device)
     values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
     values["collector"] = "fast" if torch.device(config.device).type == "cpu" else "torchrl"
     given = {name: value for name, value in asdict(config).items() if value is not None}
     values |= given
-    effective = EffectiveConfig(**{"compiled": False, **values})
+    effective = EffectiveConfig(**{"compiled": False, **values})  # open_run decides
     _check_combinations(effective)
-    if isinstance(config, EffectiveConfig):
-        return effective
-    frames, device = effective.total_frames, effective.device
-    compiled = should_compile(config.compile, total_frames=frames, device=device)
-    return replace(effective, compiled=compiled)
+    return effective
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={device!r} is not there ({reason}): pass 'cpu'") from error
 
 
 def _check_combinations(config: EffectiveConfig) -> None:
@@ -290,6 +295,10 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
             f"staleness_metric='per_dimension' with env_id={config.env_id!r}, whose actions are "
             "discrete: choose another metric"
         )
+    # Last, as it may try the compiler.
+    frames, device = config.total_frames, config.device
+    compiled = should_compile(config.compile, total_frames=frames, device=device)
+    config = replace(config, compiled=compiled)
     run = RunDirectory(config.run_dir, overwrite=config.overwrite, tensorboard=config.tensorboard)
     run.write_config(asdict(config))
     return config, env, run
@@ -369,7 +378,14 @@ def main() -> int:
     config = tyro.cli(Config, description=__doc__)
     try:
         opened = open_run(resolve(config))
-    except (ValueError, TypeError, OSError, ImportError, gymnasium.error.Error) as error:
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        OSError,
+        ImportError,
+        gymnasium.error.Error,
+    ) as error:
         sys.exit(f"error: {error}")
     return 130 if learn(*opened)["interrupted"] else 0
 

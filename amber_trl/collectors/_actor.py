@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from amber_trl.collectors._program import Program, same
 from amber_trl.collectors._recorder import (
+    FixedShapes,
     NotStraightError,
     Recorder,
     generator_states,
@@ -178,7 +179,7 @@ class FrameActor:
         try:
             for recorder in (second, first):
                 set_generator_states(before, self.device)
-                with recorder:
+                with recorder, FixedShapes():
                     outputs = self.call(inputs)
         finally:
             random.setstate(others[0])

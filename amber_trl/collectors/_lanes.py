@@ -117,7 +117,10 @@ class DirectLanes(Lanes):
         array, rewards, after = self._array, self._rewards, frame + 1
         over: list[int] = []
         for lane, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
-            array[after, lane], rewards[frame, lane], terminated, truncated, _ = step(action)
+            observation, rewards[frame, lane], terminated, truncated, _ = step(action)
+            if frame == 0:
+                _check_shape(observation, array.shape[2:])
+            array[after, lane] = observation
             if terminated or truncated:
                 self._terminated[frame, lane] = terminated
                 self._truncated[frame, lane] = truncated
@@ -144,17 +147,22 @@ class DirectLanes(Lanes):
     def _reset_into(self, rows: Array, mask: Array | None, seed: int | None) -> None:
         if self._vector is None:
             observation, _ = self._env.reset(seed=seed)
-            if np.shape(observation) != rows[0].shape:
-                raise ValueError(
-                    f"the environment returned an observation of shape {np.shape(observation)}, "
-                    f"but its observation space says {rows[0].shape}: correct its space"
-                )
+            _check_shape(observation, rows[0].shape)
             rows[0] = observation
             return
         options = {} if mask is None else {"options": {"reset_mask": mask}}
         observations, _ = self._vector.reset(seed=seed, **options)
         lanes = slice(None) if mask is None else mask
         rows[lanes] = observations[lanes]
+
+
+def _check_shape(observation: Any, expected: tuple[int, ...]) -> None:
+    # NumPy would broadcast it.
+    if np.shape(observation) != expected:
+        raise ValueError(
+            f"the environment returned an observation of shape {np.shape(observation)}, but its "
+            f"observation space says {expected}: correct its space"
+        )
 
 
 class VectorLanes(Lanes):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 # Calls that tell Python about a tensor's form, never about its values.
@@ -201,6 +202,29 @@ class Recorder(TorchFunctionMode):
             if slot in self._varying:
                 raise NotStraightError(f"it looks at the values of a tensor ({name})")
             self.guards.append((slot, tensor.clone()))
+
+
+class FixedShapes(TorchDispatchMode):
+    """Refuses a call whose result has a shape that depends on values, as ``nonzero`` has.
+
+    Such a shape would tell Python about the values, unseen by :class:`Recorder`.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        by_values = torch.Tag.dynamic_output_shape in func.tags
+        if by_values and not (func is torch.ops.aten.index.Tensor and _by_integers(args[1])):
+            raise NotStraightError(f"the shape of a result depends on values ({func})")
+        return func(*args, **(kwargs or {}))
+
+
+def _by_integers(indices: Sequence[Tensor | None]) -> bool:
+    return all(index is None or index.dtype in (torch.int32, torch.int64) for index in indices)
 
 
 def generator_states(device: torch.device) -> list[Tensor]:

@@ -127,6 +127,7 @@ class GymCollector(BaseCollector):
         self._actor = FrameActor(policy, env.action_key, env.batch_size, capture=capture)
         self._traj_ids = TrajectoryIds(self._lanes.num_lanes)
         self._restarted = True
+        self._broken = False
         self._lanes.reset()
         self._try_policy()
         self.closed = False
@@ -150,11 +151,22 @@ class GymCollector(BaseCollector):
                 self.post_collect_hook(batch)
             yield batch
 
-    @torch.no_grad()
     def rollout(self) -> TensorDictBase:
-        """Collects one batch, without counting it."""
+        """Collects one batch, without counting it.
+
+        After an exception on the way, the next batch starts from a reset of every environment.
+        """
+        if self._broken:
+            self.reset()
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
+        self._broken = True  # until the batch is whole, the environments are ahead of the carry
+        batch = self._collect()
+        self._broken = False
+        return batch
+
+    @torch.no_grad()
+    def _collect(self) -> TensorDictBase:
         frames, step, read = self.frames_per_batch, self._lanes.step, self._read_action
         self._lanes.start(frames)
         rows = self._rows(frames)

@@ -189,7 +189,7 @@ class MultiBatchSampler(Sampler):
     def state_dict(self) -> dict[str, Any]:
         """Activity and the epoch (on the CPU), sharing no memory with the sampler."""
         return {
-            "frames_per_batch": self.frames_per_batch,
+            "settings": self._settings(),
             "active": None if self._active is None else list(self._active),
             "epoch": None if self._epoch is None else self._epoch.to("cpu", copy=True),
             "position": self._position,
@@ -201,13 +201,12 @@ class MultiBatchSampler(Sampler):
         """Restore :meth:`state_dict`; the epoch goes on where it was.
 
         Raises:
-            ValueError: if the state was made with another ``frames_per_batch``.
+            ValueError: if it is of a sampler of another class or with other arguments.
         """
-        frames = int(state_dict["frames_per_batch"])
-        if frames != self.frames_per_batch:
+        if state_dict["settings"] != self._settings():
             raise ValueError(
-                f"state of frames_per_batch={frames} given to a sampler of frames_per_batch="
-                f"{self.frames_per_batch}: build the sampler with frames_per_batch={frames}"
+                f"state of a sampler with {state_dict['settings']} given to one with "
+                f"{self._settings()}: build the sampler as the saved one was"
             )
         active, epoch = state_dict["active"], state_dict["epoch"]
         self._active = None if active is None else tuple(int(slot) for slot in active)
@@ -215,6 +214,10 @@ class MultiBatchSampler(Sampler):
         self._position = int(state_dict["position"])
         self._batch_size = int(state_dict["batch_size"])
         self._ran_out = bool(state_dict["ran_out"])
+
+    def _settings(self) -> dict[str, Any]:
+        """What a saved epoch depends on."""
+        return {"sampler": type(self).__name__, "frames_per_batch": self.frames_per_batch}
 
     def dumps(self, path: str | Path) -> None:
         """Write :meth:`state_dict` to ``path/sampler.pt``."""
@@ -273,6 +276,9 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
         super().__init__(frames_per_batch)
         self.scale_minibatch = scale_minibatch
 
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"scale_minibatch": self.scale_minibatch}
+
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
         """Rows of one minibatch: ``batch_size * num_active``, or ``batch_size`` unscaled."""
         return batch_size * num_active if self.scale_minibatch else batch_size
@@ -314,6 +320,9 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
         super().__init__(frames_per_batch)
         lane = frames_per_batch if frames_per_lane is None else frames_per_lane
         self.frames_per_lane = check_divides("frames_per_lane", lane, frames_per_batch)
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"frames_per_lane": self.frames_per_lane}
 
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
         """Rows of one minibatch: ``batch_size * num_active``."""

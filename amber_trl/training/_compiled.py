@@ -15,6 +15,7 @@ from amber_trl.training._graph import PlainModule, Step, Tensors, build_step, co
 from amber_trl.training._guard import NonFiniteGuard
 from amber_trl.training._metrics import MetricPacker, total_loss
 from amber_trl.training.compilation import why_not_compiled
+from amber_trl.training.interrupts import shielded_children
 
 _EXAMPLE_ROWS = 64
 _EXAMPLE_STORED = 129
@@ -80,7 +81,7 @@ class CompiledStep:
     def _graph(self, data: TensorDictBase) -> _Graph:
         if self._built is None:
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
-            with torch.random.fork_rng():
+            with shielded_children(), torch.random.fork_rng():
                 self._built = _Graph(self._loss, self._optimizer, data[rows], self._max_grad_norm)
         return self._built
 
@@ -101,7 +102,9 @@ class _Graph:
             emitted["grad_norm"] = torch.zeros_like(total_loss(emitted))
         self.packer = MetricPacker(emitted, _EXAMPLE_ROWS)
         self._adam = AdamState(optimizer, parameters)
-        self._keys: list[NestedKey] = list(example.keys(True, True))
+        self._keys: list[NestedKey] = [
+            key for key, value in example.items(True, True) if isinstance(value, torch.Tensor)
+        ]
         self._device = parameters[0].device
         self._every_row: dict[int, torch.Tensor] = {}
         self._copies: dict[int, Tensors] = {}
@@ -117,7 +120,7 @@ class _Graph:
 
     def leaves(self, data: TensorDictBase) -> Tensors:
         """The entries that the graph reads, in its order."""
-        return [data.get(key) for key in self._keys]
+        return [_plain(data[key]) for key in self._keys]
 
     def whole(self, minibatch: TensorDictBase) -> tuple[Tensors, torch.Tensor]:
         """The entries of a minibatch, and the index of all its rows."""
@@ -151,6 +154,11 @@ class _Graph:
         for tensor in [*stored, index]:
             torch._dynamo.mark_dynamic(tensor, 0)
         self.run(stored, index, NonFiniteGuard(self._device, raised=True))
+
+
+def _plain(entry: torch.Tensor) -> torch.Tensor:
+    """The same memory, without the class of a memory-mapped tensor."""
+    return entry if type(entry) is torch.Tensor else entry.as_subclass(torch.Tensor)
 
 
 def _examine(

@@ -16,20 +16,26 @@ class NonFiniteError(ArithmeticError):
         index: the rows that its minibatch was gathered from, ``[rows]``, where known, or None.
 
     Examples:
-        >>> NonFiniteError(3, None)
-        NonFiniteError('the loss or a gradient of update 3 was not finite, ...')
+        >>> from amber_trl.training import NonFiniteError
+        >>> NonFiniteError(3, None).update
+        3
     """
 
     def __init__(self, update: int, index: torch.Tensor | None) -> None:
         self.update = update
         self.index = index
-        rows = "" if index is None else f" (its minibatch: rows {index.tolist()})"
+        rows = "" if index is None else f" (its minibatch: rows {_shown(index)})"
         super().__init__(
             f"the loss or a gradient of update {update} since the last check was not finite"
             f"{rows}: parameters and optimizer state are those before it, and every later update "
             "was skipped. Look for non-finite or huge values in those rows, lower the learning "
             "rate or set max_grad_norm; clear_nonfinite() lets training go on"
         )
+
+
+def _shown(index: torch.Tensor) -> str:
+    rows = index.flatten().tolist()
+    return f"{rows}" if len(rows) <= 8 else f"{rows[:8]} and {len(rows) - 8} more"
 
 
 class NonFiniteGuard:

@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from amber_trl.training.interrupts import shielded_children
+
 COMPILE_FROM_FRAMES = 100_000
 """Total frames from which compiling pays: below, it takes longer than it saves."""
 
@@ -68,7 +70,8 @@ def why_not_compiled(device_type: str) -> str | None:
     if device_type not in ("cpu", "cuda"):
         return f"compiled steps run on CPU and CUDA, not on {device_type}"
     try:
-        torch.compile(_add_one, fullgraph=True)(torch.zeros(3, device=device_type))
+        with shielded_children():
+            torch.compile(_add_one, fullgraph=True)(torch.zeros(3, device=device_type))
     except Exception as error:  # whatever is missing or broken, the answer is the same
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {' '.join(lines[:2])}"

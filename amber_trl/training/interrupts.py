@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+_logger = logging.getLogger(__name__)
 
 
 class StopOnInterrupt:
@@ -51,8 +56,26 @@ class StopOnInterrupt:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self._restore()
+        _logger.warning("finishing this iteration; Ctrl-C once more stops at once")
 
     def _restore(self) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, self._earlier)
             self._installed = False
+
+
+@contextmanager
+def shielded_children() -> Iterator[None]:
+    """Lets no Ctrl-C reach the processes started inside, such as compilers.
+
+    A terminal sends it to all of them, and a compiler that dies fails the compilation. This
+    process gets it at the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

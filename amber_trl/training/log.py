@@ -43,11 +43,12 @@ class TrainingLog:
         >>> batch = TensorDict(
         ...     {"next": {"reward": torch.ones(1, 2, 1), "done": done, "terminated": done}}, [1, 2]
         ... )
+        >>> metrics = TensorDict({"loss_critic": torch.tensor([2.0])}, [1])  # one update
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     run = RunDirectory(f"{parent}/run")
         ...     with TrainingLog(run, total_frames=2, frames_per_batch=2, progress=False) as log:
         ...         log.lap("collect")
-        ...         log.iteration(batch, {"learning_rate": 0.1}, [TensorDict(loss_critic=2.0)])
+        ...         log.iteration(batch, {"learning_rate": 0.1}, metrics)
         ...         summary = log.summary()
         >>> summary["final_score"], summary["frames"]
         (2.0, 2)

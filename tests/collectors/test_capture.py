@@ -154,6 +154,14 @@ def _autocast(self: Any, x: Tensor) -> Tensor:
     return action.float()
 
 
+def _count_positive(self: Any, x: Tensor) -> Tensor:
+    return self.inner(x) * float(x[x > 0].numel())
+
+
+def _index_by_integers(self: Any, x: Tensor) -> Tensor:
+    return self.inner(x[..., torch.tensor([2, 1, 0])])
+
+
 def _own_buffer(self: Any, x: Tensor) -> Tensor:
     own: Tensor = self.own
     return own.copy_(self.inner(x))
@@ -161,6 +169,7 @@ def _own_buffer(self: Any, x: Tensor) -> Tensor:
 
 CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
     "branch on the observation": (acting(_branch_on_observation), "looks at the values"),
+    "shape that depends on values": (acting(_count_positive), "depends on values"),
     "counter": (acting(_count, calls=0), "changes its attributes"),
     "batch norm in train mode": (
         acting(

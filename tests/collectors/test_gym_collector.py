@@ -410,3 +410,31 @@ def test_actor_on_cuda() -> None:
         assert collector.capture_failure == (None if capture else "capture=False")
     assert_same_batch(*batches)
     assert batches[0]["action"].device.type == "cpu"
+
+
+class _Fails(gym.Wrapper):  # type: ignore[type-arg]
+    """Raises at the 15th step, and from the 25th on returns observations of another shape."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 15:
+            raise KeyboardInterrupt
+        observation, *rest = self.env.step(action)
+        return observation if self.steps < 25 else observation[:1], *rest
+
+
+def test_after_an_exception_the_next_batch_starts_from_a_reset() -> None:
+    env = GymWrapper(_Fails(gym.make("Pendulum-v1")))
+    collector = GymCollector(env, gaussian(3, 1), frames_per_batch=10)
+    first = collector.rollout()
+    with pytest.raises(KeyboardInterrupt):
+        collector.rollout()
+    third = collector.rollout()
+    for batch in (first, third):  # no transition joins frames that do not follow each other
+        assert torch.equal(batch["observation"][1:], batch["next", "observation"][:-1])
+    assert not torch.equal(third["observation"][0], first["next", "observation"][-1])
+    assert third["collector", "traj_ids"].unique() != first["collector", "traj_ids"].unique()
+    with pytest.raises(ValueError, match=r"shape \(1,\), but its observation space says \(3,\)"):
+        collector.rollout()

@@ -355,3 +355,19 @@ def test_a_cpu_generator_serves_a_storage_elsewhere(sampler_type: type[MultiBatc
         epochs.append(draw_epoch(sampler, stored(24, device), 2))
         assert epochs[-1][0].device.type == device
     assert torch.equal(torch.cat(epochs[0]), torch.cat(epochs[1]).cpu())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        EpisodicMinibatchSampler(8),
+        AdaptiveMinibatchSampler(8, scale_minibatch=False),
+        AdaptiveMinibatchSampler(4),
+    ],
+)
+def test_a_state_of_another_sampler_is_refused(other: MultiBatchSampler) -> None:
+    sampler = AdaptiveMinibatchSampler(8)
+    before = sampler.state_dict()
+    with pytest.raises(ValueError, match="build the sampler as the saved one was"):
+        sampler.load_state_dict(other.state_dict())
+    assert sampler.state_dict() == before

@@ -1,10 +1,13 @@
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from amber_trl.training import StopOnInterrupt
+from amber_trl.training.interrupts import shielded_children
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +47,10 @@ def test_another_thread_installs_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [(earlier, False)]
+
+
+def test_a_child_started_in_the_shield_outlives_an_interrupt() -> None:
+    with shielded_children():
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=60) == 0
