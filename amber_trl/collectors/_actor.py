@@ -179,7 +179,7 @@ class FrameActor:
         try:
             for recorder in (second, first):
                 set_generator_states(before, self.device)
-                with recorder, FixedShapes():
+                with recorder, FixedShapes():  # type: ignore[no-untyped-call]
                     outputs = self.call(inputs)
         finally:
             random.setstate(others[0])

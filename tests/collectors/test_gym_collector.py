@@ -412,7 +412,7 @@ def test_actor_on_cuda() -> None:
     assert batches[0]["action"].device.type == "cpu"
 
 
-class _Fails(gym.Wrapper):  # type: ignore[type-arg]
+class _Fails(gym.Wrapper):
     """Raises at the 15th step, and from the 25th on returns observations of another shape."""
 
     steps = 0
