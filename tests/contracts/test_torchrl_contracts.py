@@ -259,7 +259,9 @@ def test_a_state_of_a_stock_buffer_is_refused() -> None:
 def test_a_sampler_loads_into_one_of_its_size(sampler: MultiBatchSampler) -> None:
     other = copy.deepcopy(sampler)
     other.frames_per_batch = 4
-    with pytest.raises(ValueError, match=r"'frames_per_batch': 8.* given to .*'frames_per_batch': 4"):
+    with pytest.raises(
+        ValueError, match=r"'frames_per_batch': 8.* given to .*'frames_per_batch': 4"
+    ):
         other.load_state_dict(sampler.state_dict())
 
 
