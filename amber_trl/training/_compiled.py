@@ -26,7 +26,8 @@ class CompiledStep:
     """Gather, loss, gradients and Adam as one graph, for every minibatch size.
 
     The graph is built at the first call, from the first frames at one fixed size, so that it does
-    not depend on how large the first minibatch happens to be.
+    not depend on how large the first minibatch happens to be; and again when a parameter is frozen
+    or thawed.
 
     Args:
         loss: a loss module built with ``functional=False``.
@@ -56,6 +57,8 @@ class CompiledStep:
         self._optimizer = optimizer
         self._guard = guard
         self._max_grad_norm = max_grad_norm
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._trained: list[bool] = []
         self._built: _Graph | None = None
 
     def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
@@ -79,7 +82,9 @@ class CompiledStep:
         return graph.packer.unpack(torch.stack(packed))
 
     def _graph(self, data: TensorDictBase) -> _Graph:
-        if self._built is None:
+        trained = [p.requires_grad for p in self._parameters]
+        if self._built is None or trained != self._trained:
+            self._trained = trained
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
             with shielded_children(), torch.random.fork_rng():
                 self._built = _Graph(self._loss, self._optimizer, data[rows], self._max_grad_norm)
@@ -108,13 +113,22 @@ class _Graph:
         self._device = parameters[0].device
         self._every_row: dict[int, torch.Tensor] = {}
         self._copies: dict[int, Tensors] = {}
-        name_of = {id(p): name for name, p in module.named_parameters()}
-        names = [name_of[id(p)] for p in parameters]
         step = build_step(
-            module, names, self._keys, self.packer, self._adam.decoupled, max_grad_norm
+            module,
+            module.slots(parameters),
+            self._keys,
+            self.packer,
+            self._adam.decoupled,
+            max_grad_norm,
         )
         self._step: Step = compile_step(step)
-        self._run_idle(example)
+        try:
+            self._run_idle(example)
+        except torch._dynamo.exc.Unsupported as error:
+            raise RuntimeError(
+                f"{type(loss).__name__} cannot be compiled as one graph: use compile=False; "
+                "what stands in the way is told above"
+            ) from error
         if self._device.type == "cuda":
             self._step = CudaGraphs(self._step, list(module.buffers()))
 
@@ -164,8 +178,9 @@ def _plain(entry: torch.Tensor) -> torch.Tensor:
 def _examine(
     loss: LossModule, optimizer: torch.optim.Optimizer, minibatch: TensorDictBase
 ) -> tuple[TensorDictBase, list[torch.nn.Parameter]]:
-    """What the loss emits, and those of the optimiser's parameters that it depends on."""
+    """What the loss emits, and those of the optimiser's parameters that get a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = [p for p in parameters if p.requires_grad]
     with torch.enable_grad():
         emitted = loss(minibatch)
         gradients = torch.autograd.grad(total_loss(emitted), parameters, allow_unused=True)

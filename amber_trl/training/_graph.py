@@ -30,7 +30,7 @@ _KEPT_GUARDS = {"TENSOR_MATCH", "SHAPE_ENV", "GLOBAL_STATE", "DETERMINISTIC_ALGO
 
 
 class PlainModule(torch.nn.Module):
-    """A loss under a plain module, whose ``named_parameters`` ``functional_call`` can use."""
+    """A loss under a plain module, as ``functional_call`` wants it."""
 
     def __init__(self, loss: LossModule) -> None:
         super().__init__()
@@ -41,10 +41,24 @@ class PlainModule(torch.nn.Module):
         emitted: TensorDictBase = self.loss(minibatch)
         return emitted
 
+    def slots(self, parameters: Sequence[torch.Tensor]) -> list[tuple[str, int]]:
+        """The name of every place that holds one of ``parameters``, and its position there.
+
+        Once per place: ``functional_call`` would swap a module that actor and critic share twice,
+        and leave it with the tensors of the trace.
+        """
+        position = {id(parameter): number for number, parameter in enumerate(parameters)}
+        return [
+            (f"{path}.{name}", position[id(parameter)])
+            for path, module in self.named_modules()
+            for name, parameter in module._parameters.items()
+            if id(parameter) in position
+        ]
+
 
 def build_step(
     module: PlainModule,
-    names: Sequence[str],
+    slots: Sequence[tuple[str, int]],
     keys: Sequence[NestedKey],
     packer: MetricPacker,
     decoupled: Sequence[bool],
@@ -54,7 +68,7 @@ def build_step(
 
     Args:
         module: the loss.
-        names: the names in ``module`` of the parameters to update.
+        slots: where in ``module`` each parameter to update is used, and its position.
         keys: the names of the stored entries.
         packer: what the metrics are packed with.
         decoupled: per parameter, whether its weight decay is AdamW's.
@@ -77,7 +91,8 @@ def build_step(
         minibatch = TensorDict(entries, batch_size=[index.shape[0]])
 
         def objective(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
-            emitted = functional_call(module, dict(zip(names, weights, strict=True)), (minibatch,))
+            used = {name: weights[position] for name, position in slots}
+            emitted = functional_call(module, used, (minibatch,), tie_weights=False)
             return total_loss(emitted), [emitted.get(key).detach() for key in emitted_keys]
 
         gradients, (total, metrics) = grad_and_value(objective, has_aux=True)(parameters)

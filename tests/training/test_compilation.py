@@ -1,0 +1,82 @@
+"""Whether a run compiles its update step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from amber_trl.training import UpdateStep, compilation, should_compile
+from tests.training.problem import make_loss
+
+LONG = compilation.COMPILE_FROM_FRAMES
+
+
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "why_not_compiled", lambda device: None)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "why_not_compiled", lambda device: "no g++")
+    monkeypatch.setattr("amber_trl.training._compiled.why_not_compiled", lambda device: "no g++")
+
+
+@pytest.mark.usefixtures("works")
+@pytest.mark.parametrize(
+    ("choice", "total_frames", "expected"),
+    [
+        ("auto", LONG, True),
+        ("auto", LONG - 1, False),
+        ("on", 1, True),
+        ("off", 10 * LONG, False),
+    ],
+)
+def test_is_decided_by_choice_and_length(
+    choice: Literal["auto", "on", "off"], total_frames: int, expected: bool
+) -> None:
+    assert should_compile(choice, total_frames=total_frames) is expected
+
+
+@pytest.mark.usefixtures("broken")
+def test_without_a_compiler_auto_warns_and_on_raises() -> None:
+    with pytest.warns(UserWarning, match="runs eagerly.*no g\\+\\+"):
+        assert should_compile("auto", total_frames=LONG) is False
+    with pytest.raises(RuntimeError, match="cannot be compiled: no g\\+\\+"):
+        should_compile("on", total_frames=LONG)
+    assert should_compile("auto", total_frames=1) is False
+    assert should_compile("off", total_frames=LONG) is False
+
+
+@pytest.mark.usefixtures("broken")
+def test_without_a_compiler_a_compiled_step_is_refused_before_training() -> None:
+    loss = make_loss(functional=False)
+    with pytest.raises(RuntimeError, match="no g\\+\\+; or compile=False"):
+        UpdateStep(loss, torch.optim.Adam(loss.parameters()), compile=True)
+
+
+def test_refuses_other_words_and_lengths() -> None:
+    with pytest.raises(ValueError, match="choice='yes' is unknown"):
+        should_compile("yes", total_frames=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="total_frames=0 must be at least 1"):
+        should_compile("auto", total_frames=0)
+
+
+def test_says_why_other_devices_do_not_compile() -> None:
+    assert "not on meta" in str(compilation.why_not_compiled("meta"))
+
+
+def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
+    program = "from amber_trl.training.compilation import *; print(why_not_compiled('cpu'))"
+    environment = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "no-such-compiler" in answer.stdout
+    assert "a C++ compiler is needed" in answer.stdout
