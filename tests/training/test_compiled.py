@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor
 from torchrl.data import LazyMemmapStorage
@@ -125,7 +125,7 @@ def test_gathering_inside_the_graph_changes_nothing(compiled: Learner) -> None:
     in_graph = compiled.update.epoch(FRAMES, indices)
     state = compiled.state()
     compiled.start_over()
-    outside = torch.stack([compiled.update(FRAMES[index]) for index in indices])
+    outside: TensorDict = torch.stack([compiled.update(FRAMES[index]) for index in indices])
     assert all(torch.equal(p, q) for p, q in zip(compiled.state(), state, strict=True))
     torch.testing.assert_close(in_graph.to_dict(), outside.to_dict(), rtol=0.0, atol=0.0)
 
