@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -9,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torchrl.objectives import LossModule
 
-from amber_trl.training._guard import NonFiniteGuard, admit_update
+from amber_trl.training._guard import NonFiniteGuard
 from amber_trl.training._metrics import total_loss
 
 
@@ -42,13 +43,15 @@ class EagerStep:
         total = total_loss(emitted)
         torch.autograd.backward(total)
         metrics: TensorDict = emitted.detach()
-        norm = get_total_norm([p.grad for p in self._parameters() if p.grad is not None])
-        if self._max_grad_norm is not None:
-            clip_grads_with_norm_(self._parameters(), self._max_grad_norm, norm)
-            metrics["grad_norm"] = norm
-        finite = torch.isfinite(total.detach()) & torch.isfinite(norm)
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if self._max_grad_norm is None:
+            norm = torch.cat([g.flatten() for g in gradients]).norm()
+        else:
+            norm = metrics["grad_norm"] = get_total_norm(gradients)
+            clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
         # The one place that waits for the device: stock optimisers cannot skip a step there.
-        if not admit_update(finite, *self._guard.tensors):
+        if self._guard.admits(math.isfinite((total.detach() + norm).item())):
             self._optimizer.step()
         self._guard.remember(index)
         return metrics
@@ -59,9 +62,6 @@ class EagerStep:
         if not metrics:
             raise ValueError(NO_INDICES)
         return torch.stack(metrics)
-
-    def _parameters(self) -> list[torch.nn.Parameter]:
-        return [p for group in self._optimizer.param_groups for p in group["params"]]
 
 
 NO_INDICES = "indices is empty: give one int64 tensor of rows per minibatch"

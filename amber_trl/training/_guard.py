@@ -55,6 +55,15 @@ class NonFiniteGuard:
         self.tensors = (self.raised, self.count, self.first)
         self._indices: list[torch.Tensor | None] = []
 
+    def admits(self, finite: bool) -> bool:
+        """What :func:`admit_update` does, for a step that knows whether all is finite."""
+        if self.raised.item():
+            return False
+        if not finite:
+            self.raised.fill_(True)
+            self.first.fill_(len(self._indices))
+        return finite
+
     def remember(self, index: torch.Tensor | None) -> None:
         """Notes which rows the update that was just made used."""
         self._indices.append(index)
