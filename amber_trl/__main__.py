@@ -1,0 +1,70 @@
+"""The ``amber-trl`` command, also ``python -m amber_trl``.
+
+Each command is a function: its arguments are the options, its docstring the help, and the text it
+returns is what is printed. What a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tyro.conf import Positional
+from tyro.extras import SubcommandApp
+
+app = SubcommandApp()
+
+
+@app.command
+def plot(runs: Positional[tuple[Path, ...]], *, out: Path, partial: bool = False) -> str:
+    """Draw the figures that the given training runs allow.
+
+    Args:
+        runs: run directories, or folders that hold some.
+        out: folder for the figures, one PNG each; made if it is not there.
+        partial: leave out unfinished runs, and seeds that not every setup of a comparison has,
+            instead of refusing them.
+    """
+    from amber_trl.evaluation import plot_runs
+
+    written = plot_runs(runs, out, partial=partial)
+    return "\n".join(str(path) for path in written)
+
+
+@app.command
+def report(study: Positional[Path], *, out: Path, partial: bool = False) -> str:
+    """Write the page of results of a study: results.md, its tables as CSV and its figures.
+
+    Args:
+        study: folder that holds the run directories, at any depth. The text of a notes.md in it
+            goes to the top of the page.
+        out: folder for results.md, tables/ and figures/; made if it is not there.
+        partial: leave out unfinished runs, and seeds that not every setup of a comparison has,
+            instead of refusing them; the page then lists them.
+    """
+    from amber_trl.evaluation import write_report
+
+    return str(write_report(study, out, partial=partial))
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs a command line.
+
+    Args:
+        args: its words; None takes those the program was called with.
+
+    Returns:
+        The exit code: 0, or 1 after an error, which is said in one line on standard error.
+    """
+    try:
+        said = app.cli(prog="amber-trl", description="What to do with training runs.", args=args)
+    except (ValueError, OSError, ImportError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    if said:
+        sys.stdout.write(f"{said}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
