@@ -1,0 +1,1 @@
+"""What ``reproduce_paper.py`` is made of."""

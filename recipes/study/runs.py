@@ -1,0 +1,140 @@
+"""One run of the study: what its directory says of it, and making it in this process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ppo_amber_mujoco import resolve, train
+
+from study.grid import Job, command_line
+
+LOG = "log.txt"
+"""What a run said on its standard output and error, attempt after attempt."""
+_LOCK = "run.lock"
+# Options that say where and how a run is made, and not what it computes.
+_INCIDENTAL = {"run_dir", "overwrite", "progress", "tensorboard", "num_threads", "compiled"}
+
+State = Literal["new", "interrupted", "finished"]
+
+
+def state(job: Job) -> State:
+    """What has become of a run, by its files.
+
+    Raises:
+        ValueError: if its directory holds a run that was made with other options.
+    """
+    directory = _directory(job)
+    made = _read(directory / "config.json")
+    if made is None:
+        return "new"
+    wanted = json.loads(json.dumps(asdict(resolve(job.config)), default=str))
+    for name in sorted(made.keys() & wanted.keys() - _INCIDENTAL):
+        if made[name] != wanted[name] and str(made[name]) != str(wanted[name]):
+            raise ValueError(
+                f"{directory} holds a run with {name}={made[name]!r}, and {wanted[name]!r} is "
+                "asked for: name another study directory, or remove that run"
+            )
+    summary = _read(directory / "summary.json")
+    done = summary is not None and summary["interrupted"] is False
+    return "finished" if done and frames(job) >= wanted["total_frames"] else "interrupted"
+
+
+def summary(job: Job) -> dict[str, Any]:
+    """What a finished run's ``summary.json`` says."""
+    return _read(_directory(job) / "summary.json") or {}
+
+
+def frames(job: Job, since: float = 0.0) -> int:
+    """Frames that a run has logged so far; 0 if its table is older than ``since`` (a time)."""
+    try:
+        with (_directory(job) / "iterations.csv").open("rb") as table:
+            if os.fstat(table.fileno()).st_mtime < since:
+                return 0
+            size = table.seek(0, os.SEEK_END)
+            table.seek(max(0, size - 16384))
+            lines = table.read().split(b"\n")[1:-1]  # whole lines; the first is the header at most
+    except FileNotFoundError:
+        return 0
+    return int(lines[-1].partition(b",")[0]) if lines else 0
+
+
+def make(job: Job) -> str | None:
+    """Makes a run in this process, unless it is finished; what it says goes to its log.
+
+    Returns:
+        What went wrong, in a line, or None.
+    """
+    directory = _directory(job)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with _claimed(directory):
+            if state(job) == "finished":
+                return None
+            with _logged(directory / LOG, job):
+                train(replace(job.config, overwrite=True))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _directory(job: Job) -> Path:
+    assert job.config.run_dir is not None
+    return job.config.run_dir
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}): remove that run") from error
+
+
+@contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a run directory; the system lets go when this one ends."""
+    with (directory / _LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"another process is at work in {directory}: wait for it, or end it"
+            ) from None
+        yield
+
+
+@contextmanager
+def _logged(path: Path, job: Job) -> Iterator[None]:
+    """Sends all that this process says to a file, whoever says it; an error's traceback too."""
+    kept = os.dup(1), os.dup(2)
+    with path.open("a", buffering=1) as log:
+        command = " ".join(["python recipes/ppo_amber_mujoco.py", *command_line(job.config)])
+        log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')}, process {os.getpid()}: {command}\n")
+        try:
+            _redirect(log.fileno(), log.fileno())
+            yield
+        except Exception:
+            traceback.print_exc()
+            raise
+        finally:
+            _redirect(*kept)
+            for descriptor in kept:
+                os.close(descriptor)
+
+
+def _redirect(out: int, err: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(out, 1)
+    os.dup2(err, 2)
