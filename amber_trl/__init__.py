@@ -1,7 +1,9 @@
 """Reuse past on-policy batches safely: TensorDict-native components for TorchRL."""
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
+from amber_trl import evaluation
 from amber_trl.collectors import GymCollector
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
@@ -11,7 +13,6 @@ from amber_trl.data import (
     MultiBatchWriter,
 )
 from amber_trl.envs import TASKS, Task, make_env
-from amber_trl.evaluation import final_score, speed_score
 from amber_trl.modules import (
     ObservationNormalizer,
     categorical_actor,
@@ -33,6 +34,9 @@ from amber_trl.training import (
     should_compile,
 )
 from amber_trl.transforms import ISStalenessFilter, Reason, StalenessMetric
+
+if TYPE_CHECKING:
+    from amber_trl.evaluation import *  # noqa: F403
 
 __version__ = version("amber_trl")
 
@@ -62,10 +66,16 @@ __all__ = [
     "__version__",
     "categorical_actor",
     "check_fields",
-    "final_score",
     "gaussian_actor",
     "make_env",
     "should_compile",
-    "speed_score",
     "value_critic",
 ]
+__all__ += evaluation.__all__
+
+if not TYPE_CHECKING:  # what needs pandas is imported on first use
+
+    def __getattr__(name: str) -> Any:
+        if name in evaluation.__all__:
+            return getattr(evaluation, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,125 @@
-"""Measures of a training run."""
+"""Scores of a training run; reading runs back, statistics, tables and figures of a study.
 
-from amber_trl.evaluation.scores import final_score, speed_score
+All but the scores and :class:`Setup` need the extra ``study``: ``pip install "amber_trl[study]"``.
+"""
 
-__all__ = ["final_score", "speed_score"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
+from amber_trl.evaluation.setups import Setup
+
+if TYPE_CHECKING:
+    from amber_trl.evaluation.references import (
+        paper_average_normalized_scores,
+        paper_task_scores,
+        reference_returns,
+    )
+    from amber_trl.evaluation.runs import Run, RunError, UnfinishedRunError, find_runs, read_run
+    from amber_trl.evaluation.statistics import (
+        Estimate,
+        average_normalized_scores,
+        bootstrap,
+        gaussian_improvement,
+        interquartile_mean,
+        mean_score,
+        normalize,
+        probability_of_improvement,
+        welch_difference,
+    )
+    from amber_trl.evaluation.study import Selection, Study, read_study
+    from amber_trl.evaluation.tables import (
+        aggregate_table,
+        average_normalized_score_table,
+        improvement_table,
+        markdown,
+        score_table,
+        tasks_apart,
+    )
+
+# Imported on first use, so that training needs neither pandas nor matplotlib.
+_MODULES = {
+    "references": ("paper_average_normalized_scores", "paper_task_scores", "reference_returns"),
+    "runs": ("Run", "RunError", "UnfinishedRunError", "find_runs", "read_run"),
+    "statistics": (
+        "Estimate",
+        "average_normalized_scores",
+        "bootstrap",
+        "gaussian_improvement",
+        "interquartile_mean",
+        "mean_score",
+        "normalize",
+        "probability_of_improvement",
+        "welch_difference",
+    ),
+    "study": ("Selection", "Study", "read_study"),
+    "tables": (
+        "aggregate_table",
+        "average_normalized_score_table",
+        "improvement_table",
+        "markdown",
+        "score_table",
+        "tasks_apart",
+    ),
+}
+_EXTRA = ("matplotlib", "pandas", "scipy")
+
+__all__ = [
+    "Estimate",
+    "Run",
+    "RunError",
+    "Selection",
+    "Setup",
+    "Study",
+    "UnfinishedRunError",
+    "aggregate_table",
+    "average_normalized_score_table",
+    "average_normalized_scores",
+    "bootstrap",
+    "final_score",
+    "find_runs",
+    "gaussian_improvement",
+    "improvement_table",
+    "interquartile_mean",
+    "learning_curve",
+    "markdown",
+    "mean_score",
+    "normalize",
+    "paper_average_normalized_scores",
+    "paper_task_scores",
+    "probability_of_improvement",
+    "read_run",
+    "read_study",
+    "reference_returns",
+    "score_table",
+    "speed_score",
+    "tasks_apart",
+    "welch_difference",
+]
+
+
+if not TYPE_CHECKING:  # a checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(_imported(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(f"{__name__}.{module}")
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        raise ImportError(
+            f"amber_trl.evaluation.{module} needs {error.name}, which is not installed: "
+            'pip install "amber_trl[study]"'
+        ) from error

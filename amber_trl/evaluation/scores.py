@@ -1,4 +1,4 @@
-"""The two scores by which a training run is measured."""
+"""The learning curve of a training run, and the two scores by which it is measured."""
 
 from __future__ import annotations
 
@@ -61,23 +61,54 @@ def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames:
         >>> speed_score([10, 25], [1.0, 3.0], every=10, total_frames=30)  # 1, 1, 2
         1.3333333333333333
     """
+    _, curve = learning_curve(frames, returns, every, total_frames)
+    curve = curve[~np.isnan(curve)]
+    return float(curve.mean()) if len(curve) else float("nan")
+
+
+def learning_curve(
+    frames: ArrayLike, returns: ArrayLike, every: int, total_frames: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Mean return of the last 100 training episodes, over the frames of training.
+
+    What AMBER's figures show (Han & Sung, arXiv 1710.04423, section 7.1).
+
+    Args:
+        frames: frame at which each episode ended, integers, ``[episodes]``, not decreasing.
+        returns: undiscounted return of each episode, ``[episodes]``.
+        every: frames between two points of the curve, at least 1 (the frames of a batch).
+        total_frames: frames of the whole training, at least 0; later episodes are left out.
+
+    Returns:
+        The frames ``every, 2 * every, ...`` up to ``total_frames``, ``[points]``, and at each the
+        mean return of the last 100 episodes finished by then, ``[points]``: of those there are
+        where fewer have finished, NaN before the first.
+
+    Raises:
+        ValueError: if ``every`` or ``total_frames`` is out of range, the two sequences differ in
+            length, are not one-dimensional, or are not in the order of frames.
+
+    Examples:
+        >>> from amber_trl.evaluation import learning_curve
+        >>> points, curve = learning_curve([10, 25], [1.0, 3.0], every=10, total_frames=30)
+        >>> points.tolist(), curve.tolist()
+        ([10, 20, 30], [1.0, 1.0, 2.0])
+    """
     if every < 1:
         raise ValueError(
-            f"every={every} given to speed_score: it must be at least 1; pass the frames between "
-            "two points of the learning curve, such as frames_per_batch"
+            f"every={every}: it must be at least 1; pass the frames between two points of the "
+            "learning curve, such as frames_per_batch"
         )
     if total_frames < 0:
         raise ValueError(
-            f"total_frames={total_frames} given to speed_score: it must be at least 0; pass the "
-            "frames of the whole training"
+            f"total_frames={total_frames}: it must be at least 0; pass the frames of the whole "
+            "training"
         )
     ends, values = _validated(frames, returns)
     points = np.arange(every, total_frames + 1, every)
     finished = np.searchsorted(ends, points, side="right")
-    finished = finished[finished > 0]
-    if not len(finished):
-        return float("nan")
-    return float(np.mean([values[max(0, n - _WINDOW) : n].mean() for n in finished]))
+    means = [values[max(0, n - _WINDOW) : n].mean() if n else np.nan for n in finished]
+    return points, np.array(means, dtype=np.float64)
 
 
 def _validated(

@@ -1,0 +1,254 @@
+"""Reading one run directory, and refusing one that is not whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
+from amber_trl.evaluation.setups import Setup
+
+_EPISODE_TYPES = {
+    "frame": np.int64,
+    "return": np.float64,
+    "length": np.int64,
+    "terminated": np.int64,
+    "truncated": np.int64,
+}
+_MARKS = ("config.json", "summary.json", "episodes.csv", "episodes.csv.gz")
+_NEEDED = ("env_id", "protocol", "seed", "total_frames", "frames_per_batch")
+
+
+class RunError(ValueError):
+    """A run, or a set of runs, cannot be evaluated; the message names the run.
+
+    Examples:
+        >>> from amber_trl.evaluation import RunError
+        >>> issubclass(RunError, ValueError)
+        True
+    """
+
+
+class UnfinishedRunError(RunError):
+    """A run has not ended, or was ended before its time.
+
+    Examples:
+        >>> from amber_trl.evaluation import RunError, UnfinishedRunError
+        >>> issubclass(UnfinishedRunError, RunError)
+        True
+    """
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training run, as :func:`read_run` reads it.
+
+    Attributes:
+        path: its directory.
+        config: contents of ``config.json``.
+        versions: versions of the packages it ran with.
+        summary: contents of ``summary.json``.
+        setup: what was trained.
+        episodes: ``episodes.csv``, one row per training episode.
+        iterations: ``iterations.csv``, one row per iteration.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from amber_trl.evaluation import Run
+        >>> sorted(Run.__dataclass_fields__)[:3]
+        ['config', 'episodes', 'iterations']
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+    summary: Mapping[str, Any]
+    setup: Setup
+    episodes: pd.DataFrame
+    iterations: pd.DataFrame
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Protocol, task, setup and seed: the first columns of every table of a study."""
+        return {
+            "protocol": self.config["protocol"],
+            "task": self.config["env_id"],
+            "setup": self.setup.name,
+            "seed": self.config["seed"],
+        }
+
+    @property
+    def final_score(self) -> float:
+        """Mean return of the last 100 episodes."""
+        return final_score(self.episodes["frame"], self.episodes["return"])
+
+    @property
+    def speed_score(self) -> float:
+        """Average of the learning curve."""
+        return speed_score(*self._for_curve())
+
+    @property
+    def learning_curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Frames, and the mean return of the last 100 episodes, after each iteration."""
+        return learning_curve(*self._for_curve())
+
+    def _for_curve(self) -> tuple[pd.Series[int], pd.Series[float], int, int]:
+        every, frames = self.config["frames_per_batch"], self.summary["frames"]
+        return self.episodes["frame"], self.episodes["return"], every, frames
+
+
+def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
+    """Run directories under the given paths, at any depth.
+
+    Args:
+        paths: run directories, or folders that hold some.
+
+    Returns:
+        The directories, sorted, each once.
+
+    Raises:
+        FileNotFoundError: if a path does not exist.
+        RunError: if there is no run under one of them.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from amber_trl.evaluation import find_runs
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "a" / "b").mkdir(parents=True)
+        ...     _ = (Path(folder) / "a" / "b" / "config.json").write_text("{}")
+        ...     [run.name for run in find_runs([folder])]
+        ['b']
+    """
+    found: set[Path] = set()
+    for given in paths:
+        path = Path(given)
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} is not there: name a run directory, or a folder of some"
+            )
+        marked = {mark.parent for name in _MARKS for mark in path.rglob(name)}
+        # A checkpoint inside a run may hold a file of such a name.
+        runs = {run for run in marked if marked.isdisjoint(run.parents)}
+        if not runs:
+            raise RunError(f"{path} holds no run: none of {list(_MARKS)} is under it")
+        found |= runs
+    return sorted(found)
+
+
+def read_run(path: str | PathLike[str]) -> Run:
+    """Reads a run directory, its tables plain or compressed (``.csv.gz``).
+
+    Args:
+        path: the directory.
+
+    Returns:
+        The run.
+
+    Raises:
+        UnfinishedRunError: if it has no summary, or was interrupted.
+        RunError: if a file is missing, cannot be read, or does not agree with the others (the
+            number of episodes, the frames, the final score, the versions).
+
+    Examples:
+        >>> from amber_trl.evaluation import read_run
+        >>> read_run("runs/nothing-here")
+        Traceback (most recent call last):
+            ...
+        amber_trl.evaluation.runs.UnfinishedRunError: runs/nothing-here: no config.json...
+    """
+    path = Path(path)
+    config = _read_json(path, "config.json")
+    summary = _read_json(path, "summary.json")
+    if summary.get("interrupted"):
+        raise UnfinishedRunError(
+            f"{path}: interrupted after {summary.get('frames')} frames; finish it, or remove it"
+        )
+    try:
+        setup = Setup.from_config(config)
+        lacking = [name for name in _NEEDED if name not in config]
+    except KeyError as error:
+        lacking = [error.args[0]]
+    except ValueError as error:
+        raise RunError(f"{path}: config.json has {error}") from error
+    if lacking:
+        raise RunError(f"{path}: config.json lacks {lacking}: it is not of the main recipe")
+    run = Run(
+        path,
+        config,
+        _read_json(path, "versions.json"),
+        summary,
+        setup,
+        _read_table(path, "episodes", _EPISODE_TYPES),
+        _read_table(path, "iterations", {"frames": np.int64}),
+    )
+    _check_agreement(run)
+    return run
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        contents = json.loads((path / name).read_text())
+    except FileNotFoundError as error:
+        raise UnfinishedRunError(
+            f"{path}: no {name}, so the run has not ended, or was killed; finish it, or remove it"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: {name} cannot be read ({error})") from error
+    if not isinstance(contents, dict):
+        raise RunError(f"{path}: {name} holds no object")
+    return contents
+
+
+def _read_table(path: Path, name: str, types: Mapping[str, Any]) -> pd.DataFrame:
+    files = [file for end in ("csv", "csv.gz") if (file := path / f"{name}.{end}").exists()]
+    if len(files) != 1:
+        found = (
+            "both, plain and compressed: remove one" if files else "neither plain nor compressed"
+        )
+        raise RunError(f"{path}: {name}.csv is there {found}")
+    try:
+        table = pd.read_csv(files[0], dtype=dict(types), float_precision="round_trip")
+    except (OSError, EOFError, ValueError) as error:
+        raise RunError(f"{files[0]}: cut off or damaged ({error})") from error
+    if lacking := [column for column in types if column not in table]:
+        raise RunError(f"{files[0]}: no column {lacking}")
+    return table
+
+
+def _check_agreement(run: Run) -> None:
+    config, summary, episodes = run.config, run.summary, run.episodes
+    frames, every = summary.get("frames"), config["frames_per_batch"]
+    last = 0 if run.iterations.empty else run.iterations["frames"].iloc[-1]
+    _check(run, "iterations end at frame", last, frames, "summary.json says")
+    _check(run, "iterations", len(run.iterations) * every, frames, "frames, summary.json says")
+    _check(run, "episodes", len(episodes), summary.get("episodes"), "rows, summary.json says")
+    if frames < config["total_frames"]:
+        raise UnfinishedRunError(
+            f"{run.path}: {frames} of {config['total_frames']} frames; finish it"
+        )
+    if not len(episodes):
+        raise RunError(f"{run.path}: no episode finished, so there is no score; train for longer")
+    if not np.isfinite(episodes["return"]).all():
+        raise RunError(f"{run.path}: a return in episodes.csv is not finite")
+    _check(run, "versions.json", run.versions, summary.get("versions"), "and summary.json")
+    for score in ("final_score", "speed_score"):
+        stated, computed = summary.get(score), getattr(run, score)
+        if stated is None or not np.isclose(stated, computed, rtol=1e-9, atol=0):
+            raise RunError(
+                f"{run.path}: summary.json says {score}={stated}, its episodes give {computed}: "
+                "the files are not of one run"
+            )
+
+
+def _check(run: Run, what: str, found: Any, stated: Any, by: str) -> None:
+    if found != stated:
+        raise RunError(f"{run.path}: {what} {found}, {by} {stated}: the files are not of one run")
