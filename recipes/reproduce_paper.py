@@ -3,17 +3,20 @@
     python recipes/reproduce_paper.py --dry-run                       # list the runs
     python recipes/reproduce_paper.py --study study                   # the main comparison
     python recipes/reproduce_paper.py --study study --parts main default mber --seeds 0 1 2
-    python recipes/reproduce_paper.py --setups ppo amber-drop0.1 --tasks Pendulum-v1 --seeds 0
+    python recipes/reproduce_paper.py --setups ppo amber_drop0.1 --tasks Pendulum-v1 --seeds 0
     python recipes/reproduce_paper.py --study study --archive docs/data/study
 
 Each run has its directory, STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with a log.txt beside what the
 main recipe leaves. The command can be given again and again: finished runs are left alone,
 interrupted ones start anew. A run that fails is reported with its log, and the others go on.
-Ctrl-C ends the runs after their iteration; exit code 130. Exit code 1: some runs failed.
+A run whose process is killed is tried again. Ctrl-C ends the runs after their iteration. Exit
+codes: 0 all finished, 1 some failed, 130 interrupted. Should this process itself be killed, its
+runs go on to their end, and no other process can take their directories meanwhile.
 
-Setups (Han & Sung, arXiv 1710.04423): ppo, mber_l2, mber_l4, mber_l6, mber_l8, mber_episodic
-(contiguous minibatches, L = 2), amber; then, where it differs, -clipEPSILON, -dropFACTOR,
--lrRATE and -m64 (minibatches that stay at 64 frames), as in mber_l8-clip0.2-m64. Parts:
+A setup is ppo, mber (two batches) or amber (eight), and after it what differs: _l4 (batches),
+_clip0.2 (clip range), _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches that
+stay at 64 frames), _episodic (contiguous minibatches), as in mber_l8_clip0.2_m64. The parts of
+the study of Han & Sung (arXiv 1710.04423):
 
   main       ppo and amber on the twelve tasks, one environment     120 runs with five seeds
   default    the same with eight environments                       120
@@ -34,6 +37,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,8 +45,8 @@ from typing import Annotated, Any, Literal
 
 import gymnasium
 import tyro
-from ppo_amber_mujoco import resolve
 from study import runs
+from study.archive import archive
 from study.grid import PARTS, Job, Protocol, command_line, jobs
 from study.pools import THREADS, LocalPool, Pool
 from tqdm import tqdm
@@ -77,8 +81,13 @@ class Config:
     """Runs at a time, each a process on one thread (as many as there are cores to use)."""
     retries: Annotated[int, Range(0)] = 2
     """Further attempts at a run whose process was killed."""
+    ray_address: str | None = None
+    """Make the runs on the Ray cluster at this address, such as auto or HOST:6379 (extra `ray`);
+    local starts one on this machine. Every node needs checkout and study at the same paths."""
     dry_run: bool = False
     """List the runs, what has become of them and their commands; make none."""
+    archive: Path | None = None
+    """Copy the finished runs of the grid here as small compressed files, to publish; make none."""
 
 
 def grid(config: Config) -> list[Job]:
@@ -91,56 +100,65 @@ def grid(config: Config) -> list[Job]:
     parts = [replace(PARTS[name], **given) for name in config.parts]
     common: dict[str, Any] = {"smoke": config.smoke, "compile": config.compile}
     found = jobs(config.study, parts, config.seeds, common | {"total_frames": config.total_frames})
-    for job in found:
-        resolve(job.config)
     for task in dict.fromkeys(job.config.env_id for job in found):
         make_env(task, 1).close()
     return found
 
 
+def make_pool(config: Config) -> Pool:
+    """What makes the runs, several at a time."""
+    os.environ.update(THREADS)
+    if config.ray_address is None:
+        return LocalPool(config.workers or len(os.sched_getaffinity(0)), config.retries)
+    if config.workers is not None:
+        raise ValueError(
+            f"workers={config.workers} with ray_address={config.ray_address!r}, where Ray decides "
+            "how many runs are made at a time: leave out one of the two"
+        )
+    from study.on_ray import RayPool
+
+    return RayPool(config.ray_address, config.retries)
+
+
 class Progress:
-    """A line for every end of a run, with the time that the others will take."""
+    """A line for every end of a run, with the time that the others will take; a bar as well."""
 
     def __init__(self, todo: list[Job], finished: int) -> None:
-        self._todo, self._ended = todo, finished
+        self._todo = {job.name: job for job in todo}
         self._count = finished + len(todo)
         self._started = time.time()
-        self._total = sum(resolve(job.config).total_frames for job in todo)
-        self._bar = tqdm(total=self._total, unit="frame", disable=None, smoothing=0)
-        self._given_up: set[str] = set()
+        total = sum(job.total_frames for job in todo)
+        self._bar = tqdm(total=total, unit="frame", disable=None, smoothing=0)
 
     def tick(self) -> None:
-        """Moves the bar to the frames that all runs have logged."""
+        """Moves the bar to where the runs are."""
         if not self._bar.disable:
-            self._bar.n = self._frames()
+            self._bar.n = self._bar.total - self._left()
             self._bar.refresh()
 
-    def line(self, job: Job, word: str, text: str, *, over: bool = True) -> None:
-        """Says what became of a run, and whether that is its end."""
-        self._ended += over
-        if over and word != "finished":
-            self._given_up.add(job.name)
-        head = f"[{self._ended}/{self._count}] {word:11s} {job.name}"
-        tqdm.write(f"{head}: {text}; {self._left()} left", file=sys.stdout)
+    def line(self, job: Job, word: str, text: str) -> None:
+        """Says what became of a run, which is its end unless it will be tried again."""
+        if word != "again":
+            del self._todo[job.name]
+        head = f"[{self._count - len(self._todo)}/{self._count}] {word:11s} {job.name}"
+        tqdm.write(f"{head}: {text}; {self._time_left()}", file=sys.stdout)
         sys.stdout.flush()
 
     def close(self) -> None:
         """Leaves the bar as it is."""
         self._bar.close()
 
-    def _frames(self) -> int:
+    def _left(self) -> int:
         return sum(
-            resolve(job.config).total_frames
-            if job.name in self._given_up
-            else runs.frames(job, self._started)
-            for job in self._todo
+            max(0, job.total_frames - runs.frames(job, self._started))
+            for job in self._todo.values()
         )
 
-    def _left(self) -> str:
-        frames, seconds = self._frames(), time.time() - self._started
-        if not frames:
-            return "unknown time"
-        return f"about {tqdm.format_interval(seconds * max(self._total / frames - 1, 0))}"
+    def _time_left(self) -> str:
+        left, seconds = self._left(), time.time() - self._started
+        if (made := self._bar.total - left) <= 0:
+            return "time left unknown"
+        return f"about {tqdm.format_interval(seconds * left / made)} left"
 
 
 def make(todo: list[Job], pool: Pool, progress: Progress) -> dict[str, str]:
@@ -160,15 +178,13 @@ def make(todo: list[Job], pool: Pool, progress: Progress) -> dict[str, str]:
 
 def _report(job: Job, problem: str | None, again: bool, progress: Progress) -> str:
     if problem is not None:
-        text = f"{problem}; see {job.config.run_dir}/{runs.LOG}"
-        progress.line(job, "again" if again else "failed", text, over=not again)
-        return "failed"
-    became = runs.state(job)
-    said = runs.summary(job)
-    text = "by request"
-    if became == "finished":
-        scores = f"final {said['final_score']:.6g}, speed {said['speed_score']:.6g}"
-        text = f"{scores}, {tqdm.format_interval(said['seconds'])}"
+        became, text = "again" if again else "failed", f"{problem}; see {job.run_dir / runs.LOG}"
+    elif (became := runs.state(job)) == "finished":
+        found = runs.summary(job)
+        scores = f"final {found['final_score']:.6g}, speed {found['speed_score']:.6g}"
+        text = f"{scores}, in {tqdm.format_interval(found['seconds'])}"
+    else:
+        text = f"stopped at {runs.frames(job)} frames"
     progress.line(job, became, text)
     return became
 
@@ -179,21 +195,14 @@ def main() -> int:
     try:
         found = grid(config)
         states = {job.name: runs.state(job) for job in found}
+        todo = [job for job in found if states[job.name] != "finished"]
+        if config.dry_run or config.archive is not None or not todo:
+            return _only_look(config, found, states)
+        pool = make_pool(config)
     except (ValueError, TypeError, OSError, ImportError, gymnasium.error.Error) as error:
         sys.exit(f"error: {error}")
-    if config.dry_run:
-        for job in found:
-            command = " ".join(command_line(job.config))
-            sys.stdout.write(f"{states[job.name]:11s} {job.name}: {command}\n")
-    tally = Counter(states.values())
-    sys.stdout.write(f"{len(found)} runs in {config.study}: {_words(tally)}\n")
-    sys.stdout.flush()
-    todo = [job for job in found if states[job.name] != "finished"]
-    if config.dry_run or not todo:
-        return 0
-    os.environ.update(THREADS)
-    pool = LocalPool(config.workers or len(os.sched_getaffinity(0)), config.retries)
-    progress = Progress(todo, finished=tally["finished"])
+    _say(f"{len(found)} runs in {config.study}: {_words(states)}")
+    progress = Progress(todo, finished=len(found) - len(todo))
     try:
         became = make(todo, pool, progress)
     except KeyboardInterrupt:
@@ -202,15 +211,34 @@ def main() -> int:
         progress.close()
     for name, word in became.items():
         if word == "failed":
-            sys.stdout.write(f"failed: {name}, see {config.study / name / runs.LOG}\n")
-    sys.stdout.write(f"{_words(Counter(became.values()))}\n")
+            _say(f"failed: {name}, see {config.study / name / runs.LOG}")
+    _say(_words(became))
     if "failed" in became.values():
         return 1
     return 0 if set(became.values()) == {"finished"} else 130
 
 
-def _words(tally: Counter[Any]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in tally.items())
+def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) -> int:
+    if config.dry_run:
+        for job in found:
+            _say(f"{states[job.name]:11s} {job.name}: {' '.join(command_line(job.config))}")
+    elif config.archive is not None:
+        size = sum(archive(j, config.archive) for j in found if states[j.name] == "finished")
+        for name, word in states.items():
+            if word != "finished":
+                _say(f"left out, as it is {word}: {name}")
+        _say(f"{size / 1e6:.1f} MB of finished runs in {config.archive}")
+    _say(f"{len(found)} runs in {config.study}: {_words(states)}")
+    return 0
+
+
+def _words(states: Mapping[str, str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(states.values()).items())
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -4,67 +4,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ppo_amber_mujoco import Config
+from ppo_amber_mujoco import Config, resolve
 
 from amber_trl.envs import TASKS
+from amber_trl.evaluation import Setup
 
 Protocol = Literal["default", "paper"]
 
-LENGTHS = (2, 4, 6, 8)
-"""Replay lengths of PPO-MBER in the paper."""
-SETUPS: dict[str, dict[str, Any]] = {
-    "ppo": {"setup": "ppo"},
-    **{f"mber_l{length}": {"setup": "mber", "num_batches": length} for length in LENGTHS},
-    "mber_episodic": {"setup": "mber", "num_batches": 2, "minibatches": "episodic"},
-    "amber": {"setup": "amber"},
+_NUMBERS: dict[str, tuple[str, type[int] | type[float]]] = {
+    "l": ("num_batches", int),
+    "clip": ("clip_epsilon", float),
+    "drop": ("drop_factor", float),
+    "lr": ("learning_rate", float),
 }
-"""Options of the main recipe by the name of a setup, before any change to it."""
-_DEFAULTS: dict[str, dict[str, float]] = {
-    "ppo": {"clip_epsilon": 0.3, "learning_rate": 3e-4},
-    "mber": {"clip_epsilon": 0.4, "learning_rate": 3e-4},
-    "amber": {"clip_epsilon": 0.4, "learning_rate": 3e-4, "drop_factor": 0.25},
+_WORDS: dict[str, tuple[str, Any]] = {
+    "m64": ("scale_minibatch", False),
+    "episodic": ("minibatches", "episodic"),
 }
-_CHANGES = {"clip": "clip_epsilon", "drop": "drop_factor", "lr": "learning_rate"}
-_NUMBER = r"([0-9.]+(?:e-?[0-9]+)?|inf)"
-_NAME = re.compile(rf"(\w+)(?:-clip{_NUMBER})?(?:-drop{_NUMBER})?(?:-lr{_NUMBER})?(-m64)?")
-_FORM = "NAME[-clipEPSILON][-dropFACTOR][-lrRATE][-m64]"
 
 
 def setup_options(name: str) -> dict[str, Any]:
     """Options of the main recipe that a setup stands for.
 
-    A name is one of ``SETUPS``, then what differs from it, in this order: the clip range, the
-    batch drop factor, the learning rate, and ``-m64`` for minibatches that stay at 64 frames.
-    A setup has one name only: a change that changes nothing is refused.
-
     Args:
-        name: such as ``amber-drop0.1`` or ``mber_l8-clip0.2-m64``.
+        name: ``ppo``, ``mber`` or ``amber``, then what it changes, each after an underscore: ``l``,
+            ``clip``, ``drop`` or ``lr`` and the number, ``m64``, ``episodic``.
 
     Raises:
-        ValueError: if the name is none, or is not the setup's one name.
+        ValueError: if the name is none.
+
+    Examples:
+        >>> setup_options("mber_l8_clip0.2_m64")
+        {'setup': 'mber', 'num_batches': 8, 'clip_epsilon': 0.2, 'scale_minibatch': False}
     """
-    found = _NAME.fullmatch(name)
-    if found is None or found[1] not in SETUPS:
-        raise ValueError(f"setup {name!r}: write it as {_FORM}, NAME being one of {list(SETUPS)}")
-    options = dict(SETUPS[found[1]])
-    defaults, proper = _DEFAULTS[options["setup"]], found[1]
-    for (word, option), text in zip(_CHANGES.items(), found.groups()[1:4], strict=True):
-        if text is not None and option not in defaults:
-            raise ValueError(f"setup {name!r}: {found[1]} has no {option}; leave -{word} out")
-        if text is not None and float(text) != defaults[option]:
-            options[option] = float(text)
-            proper += f"-{word}{float(text):g}"
-    if found[5]:
-        if options["setup"] == "ppo" or "minibatches" in options:
-            raise ValueError(f"setup {name!r}: the minibatch of {found[1]} cannot stay at 64")
-        options["scale_minibatch"] = False
-        proper += "-m64"
-    if name != proper:
-        raise ValueError(f"setup {name!r} is {proper}: write it so, as each has one name only")
+    method, *changes = name.split("_")
+    options: dict[str, Any] = {"setup": method}
+    for change in changes:
+        try:
+            if change in _WORDS:
+                option, value = _WORDS[change]
+            else:
+                word, number = re.split(r"(?=\d|inf$)", change, maxsplit=1)
+                option, kind = _NUMBERS[word]
+                value = kind(number)
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"setup {name!r}: {change!r} is no change to one; write ppo, mber or amber, and "
+                "after it _l8, _clip0.2, _drop0.1, _lr4e-5, _m64 or _episodic"
+            ) from None
+        if option in options:
+            raise ValueError(f"setup {name!r} gives {option} twice: leave out one of the two")
+        options[option] = value
     return options
 
 
@@ -77,60 +71,64 @@ class Part:
     setups: tuple[str, ...]
 
 
-def _sweep(names: Iterable[str], change: str, values: Sequence[float]) -> tuple[str, ...]:
-    option = _CHANGES[change]
-    return tuple(
-        name if _DEFAULTS[SETUPS[name]["setup"]][option] == value else f"{name}-{change}{value:g}"
-        for name in names
-        for value in values
-    )
-
-
 _ALL = tuple(TASKS)
+_MBER = ("mber_l2", "mber_l4", "mber_l6", "mber_l8")
+_CLIPS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+_DROPS = (0.1, 0.15, 0.2, 0.25, 0.3)
 _HARDCORE = ("BipedalWalkerHardcore-v3",)
-_MBER = tuple(f"mber_l{length}" for length in LENGTHS)
-_SMALL_CLIP = _sweep(_MBER, "clip", [0.2])
+_UNIFORM_AND_EPISODIC = ("HalfCheetah-v5", "Pendulum-v1", "Swimmer-v5")
+_HUMANOIDS = ("Humanoid-v5", "HumanoidStandup-v5")
+_FIXED = tuple(f"{setup}_clip0.2{m}" for setup in _MBER for m in ("", "_m64"))
+_CLIPPED = tuple(f"{setup}_clip{clip}" for setup in ("ppo", *_MBER) for clip in _CLIPS)
+_DROPPED = tuple(f"amber_drop{drop}" for drop in _DROPS)
 PARTS: dict[str, Part] = {
     "main": Part("paper", _ALL, ("ppo", "amber")),
     "default": Part("default", _ALL, ("ppo", "amber")),
     "mber": Part("paper", _ALL, ("mber_l2",)),
-    "episodic": Part(
-        "paper", ("HalfCheetah-v5", "Pendulum-v1", "Swimmer-v5"), ("mber_l2", "mber_episodic")
-    ),
-    "minibatch": Part("paper", _HARDCORE, (*_SMALL_CLIP, *(f"{s}-m64" for s in _SMALL_CLIP))),
-    "humanoid": Part(
-        "paper", ("Humanoid-v5", "HumanoidStandup-v5"), ("ppo-lr4e-05", "amber-lr4e-05")
-    ),
+    "episodic": Part("paper", _UNIFORM_AND_EPISODIC, ("mber_l2", "mber_l2_episodic")),
+    "minibatch": Part("paper", _HARDCORE, _FIXED),
+    "humanoid": Part("paper", _HUMANOIDS, ("ppo_lr4e-5", "amber_lr4e-5")),
     "length": Part("paper", _ALL, _MBER),
-    "drop": Part("paper", _ALL, _sweep(["amber"], "drop", [0.1, 0.15, 0.2, 0.25, 0.3])),
-    "clip": Part("paper", _ALL, _sweep(["ppo", *_MBER], "clip", [0.2, 0.3, 0.4, 0.5, 0.6, 0.7])),
+    "drop": Part("paper", _ALL, _DROPPED),
+    "clip": Part("paper", _ALL, _CLIPPED),
 }
-"""The paper's experiments, the ones that tell most first."""
+"""The paper's experiments, those first that tell most."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: where it is in the study, and what the main recipe is to do."""
+    """One run: its directory in the study, and what the main recipe is to do."""
 
     name: str
     config: Config
+    total_frames: int
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run's files go."""
+        assert self.config.run_dir is not None
+        return self.config.run_dir
 
 
 def jobs(
     study: Path, parts: Iterable[Part], seeds: Sequence[int], common: dict[str, Any]
 ) -> list[Job]:
-    """The runs of some parts, each once, seed by seed, so that a study cut short is balanced.
+    """The runs of some parts, each once, and part by part seed by seed, to be even if cut short.
 
     Args:
-        study: directory in which each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``.
+        study: directory in which each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, SETUP being
+            the name that :class:`amber_trl.evaluation.Setup` gives it.
         parts: in the order in which they are to be made.
         seeds: of every task and setup.
         common: options that all runs share.
 
     Raises:
-        ValueError: if a setup is none, or there is no run at all.
+        ValueError: if a setup is none, options contradict each other, or there is no run at all.
     """
-    found = {job.name: job for part in parts for job in _jobs(study, part, seeds, common)}
+    found: dict[str, Job] = {}
+    for part in parts:
+        for job in _jobs(study, part, seeds, common):
+            found.setdefault(job.name, job)
     if not found:
         raise ValueError("the grid is empty: name at least one part, task, setup and seed")
     return list(found.values())
@@ -140,19 +138,26 @@ def _jobs(study: Path, part: Part, seeds: Sequence[int], common: dict[str, Any])
     options = {name: setup_options(name) for name in part.setups}
     for seed in seeds:
         for task in part.tasks:
+            folder = task.replace("/", "-").replace(":", "-")
             for setup in part.setups:
-                folder = task.replace("/", "-").replace(":", "-")
-                name = f"{part.protocol}/{folder}/{setup}-seed{seed}"
-                config = Config(env_id=task, protocol=part.protocol, seed=seed, **options[setup])
-                yield Job(name, replace(config, run_dir=study / name, progress=False, **common))
+                given = {"env_id": task, "protocol": part.protocol, "seed": seed}
+                config = Config(**given, **options[setup], **common, progress=False)
+                try:
+                    effective = resolve(config)
+                except ValueError as error:
+                    raise ValueError(f"setup {setup!r}: {error}") from error
+                proper = Setup.from_config(asdict(effective)).name
+                name = f"{part.protocol}/{folder}/{proper}-seed{seed}"
+                config = replace(config, run_dir=study / name)
+                yield Job(name, config, effective.total_frames)
 
 
 def command_line(config: Config) -> list[str]:
     """The options with which the main recipe makes the same run by hand."""
     words = []
     for name, value in vars(config).items():
-        option, default = name.replace("_", "-"), getattr(Config, name)
-        if value != default:
+        if value != getattr(Config, name):
+            option = name.replace("_", "-")
             flag = f"--no-{option}" if value is False else f"--{option}"
             words += [flag] if isinstance(value, bool) else [flag, str(value)]
     return words

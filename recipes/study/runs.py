@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from study.grid import Job, command_line
 LOG = "log.txt"
 """What a run said on its standard output and error, attempt after attempt."""
 _LOCK = "run.lock"
+_BEGUN = "# begun "
 # Options that say where and how a run is made, and not what it computes.
 _INCIDENTAL = {"run_dir", "overwrite", "progress", "tensorboard", "num_threads", "compiled"}
 
@@ -33,7 +35,7 @@ def state(job: Job) -> State:
     Raises:
         ValueError: if its directory holds a run that was made with other options.
     """
-    directory = _directory(job)
+    directory = job.run_dir
     made = _read(directory / "config.json")
     if made is None:
         return "new"
@@ -46,18 +48,18 @@ def state(job: Job) -> State:
             )
     summary = _read(directory / "summary.json")
     done = summary is not None and summary["interrupted"] is False
-    return "finished" if done and frames(job) >= wanted["total_frames"] else "interrupted"
+    return "finished" if done and frames(job) >= job.total_frames else "interrupted"
 
 
 def summary(job: Job) -> dict[str, Any]:
     """What a finished run's ``summary.json`` says."""
-    return _read(_directory(job) / "summary.json") or {}
+    return _read(job.run_dir / "summary.json") or {}
 
 
 def frames(job: Job, since: float = 0.0) -> int:
     """Frames that a run has logged so far; 0 if its table is older than ``since`` (a time)."""
     try:
-        with (_directory(job) / "iterations.csv").open("rb") as table:
+        with (job.run_dir / "iterations.csv").open("rb") as table:
             if os.fstat(table.fileno()).st_mtime < since:
                 return 0
             size = table.seek(0, os.SEEK_END)
@@ -68,13 +70,21 @@ def frames(job: Job, since: float = 0.0) -> int:
     return int(lines[-1].partition(b",")[0]) if lines else 0
 
 
+def attempts(job: Job) -> int:
+    """How often a run was begun, by its log."""
+    try:
+        return (job.run_dir / LOG).read_text(errors="replace").count(_BEGUN)
+    except FileNotFoundError:
+        return 0
+
+
 def make(job: Job) -> str | None:
     """Makes a run in this process, unless it is finished; what it says goes to its log.
 
     Returns:
         What went wrong, in a line, or None.
     """
-    directory = _directory(job)
+    directory = job.run_dir
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _claimed(directory):
@@ -85,11 +95,6 @@ def make(job: Job) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _directory(job: Job) -> Path:
-    assert job.config.run_dir is not None
-    return job.config.run_dir
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -120,7 +125,8 @@ def _logged(path: Path, job: Job) -> Iterator[None]:
     kept = os.dup(1), os.dup(2)
     with path.open("a", buffering=1) as log:
         command = " ".join(["python recipes/ppo_amber_mujoco.py", *command_line(job.config)])
-        log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')}, process {os.getpid()}: {command}\n")
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        log.write(f"{_BEGUN}{now}, process {os.getpid()} on {platform.node()}: {command}\n")
         try:
             _redirect(log.fileno(), log.fileno())
             yield
