@@ -12,7 +12,7 @@ from amber_trl.data import (
     MultiBatchSampler,
     MultiBatchWriter,
 )
-from amber_trl.envs import TASKS, Task, make_env
+from amber_trl.envs import TASKS, SimulatorState, Task, make_env
 from amber_trl.modules import (
     ObservationNormalizer,
     categorical_actor,
@@ -21,17 +21,26 @@ from amber_trl.modules import (
 )
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import (
+    CheckpointError,
+    Checkpoints,
     Episode,
     EpisodeRecorder,
     LinearSchedule,
+    Manifest,
     NonFiniteError,
     Range,
+    Restored,
     RunDirectory,
     StopOnInterrupt,
     TrainingLog,
     UpdateStep,
+    best_checkpoint,
     check_fields,
+    list_checkpoints,
+    read_component,
     should_compile,
+    verify_checkpoint,
+    verify_run,
 )
 from amber_trl.transforms import ISStalenessFilter, Reason, StalenessMetric
 
@@ -44,12 +53,15 @@ __all__ = [
     "TASKS",
     "AdaptiveMinibatchSampler",
     "AmberPPOLoss",
+    "CheckpointError",
+    "Checkpoints",
     "Episode",
     "EpisodeRecorder",
     "EpisodicMinibatchSampler",
     "GymCollector",
     "ISStalenessFilter",
     "LinearSchedule",
+    "Manifest",
     "MultiBatchReplayBuffer",
     "MultiBatchSampler",
     "MultiBatchWriter",
@@ -57,19 +69,26 @@ __all__ = [
     "ObservationNormalizer",
     "Range",
     "Reason",
+    "Restored",
     "RunDirectory",
+    "SimulatorState",
     "StalenessMetric",
     "StopOnInterrupt",
     "Task",
     "TrainingLog",
     "UpdateStep",
     "__version__",
+    "best_checkpoint",
     "categorical_actor",
     "check_fields",
     "gaussian_actor",
+    "list_checkpoints",
     "make_env",
+    "read_component",
     "should_compile",
     "value_critic",
+    "verify_checkpoint",
+    "verify_run",
 ]
 __all__ += evaluation.__all__
 

@@ -35,7 +35,8 @@ def make_lanes(env: EnvBase) -> Lanes:
         if type(env.transform) is not VecGymEnvTransform or not isinstance(wrapper, GymWrapper):
             _refuse_env(f"a TransformedEnv with {type(env.transform).__name__}")
     # amber_trl's own only adapts resets to other devices.
-    if type(wrapper) not in (GymWrapper, GymEnv) and type(wrapper).__module__ != "amber_trl.envs":
+    own = type(wrapper).__module__.startswith("amber_trl.envs.")
+    if type(wrapper) not in (GymWrapper, GymEnv) and not own:
         _refuse_env(f"a {type(wrapper).__name__}")
     gym_env = wrapper._env
     if not isinstance(gym_env, Env | VectorEnv):

@@ -1,13 +1,11 @@
-"""The twelve tasks of the study, and vectorised Gymnasium environments for TorchRL."""
+"""Vectorised Gymnasium environments for TorchRL."""
 
 import difflib
 import importlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -19,56 +17,8 @@ from gymnasium.wrappers import TransformAction
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import GymWrapper
 
-__all__ = ["TASKS", "Task", "make_env"]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One of the twelve tasks of the AMBER paper (Han & Sung, arXiv 1710.04423), as it is today.
-
-    Args:
-        env_id: Gymnasium id that stands for the task here.
-        paper_id: id under which Gym had it when the paper was written.
-        change: how it differs from the paper's; empty where it practically does not.
-
-    Example:
-        >>> from amber_trl.envs import TASKS
-        >>> task = TASKS["Hopper-v5"]
-        >>> task.paper_id, task.paper_name
-        ('Hopper-v1', 'Hopper')
-    """
-
-    env_id: str
-    paper_id: str
-    change: str = ""
-
-    @property
-    def paper_name(self) -> str:
-        """Name in the paper's tables, such as ``Walker2d``."""
-        return self.paper_id.rpartition("-")[0]
-
-
-_TASKS = (
-    Task("BipedalWalker-v3", "BipedalWalker-v2"),
-    Task("BipedalWalkerHardcore-v3", "BipedalWalkerHardcore-v2", "lidar works since v3"),
-    Task("HalfCheetah-v5", "HalfCheetah-v1"),
-    Task("Hopper-v5", "Hopper-v1", "return differs by up to 1"),
-    Task("Humanoid-v5", "Humanoid-v1", "observation of 348 numbers, was 376"),
-    Task("HumanoidStandup-v5", "HumanoidStandup-v1", "observation of 348 numbers, was 376"),
-    Task(
-        "InvertedDoublePendulum-v5",
-        "InvertedDoublePendulum-v1",
-        "observation of 9 numbers, was 11; return differs by up to 10",
-    ),
-    Task("InvertedPendulum-v5", "InvertedPendulum-v1", "return differs by up to 1"),
-    Task("Pendulum-v1", "Pendulum-v0"),
-    Task("Reacher-v5", "Reacher-v1", "return higher by 0.1 to 0.2; Reacher-v4 has the old one"),
-    Task("Swimmer-v5", "Swimmer-v1"),
-    Task("Walker2d-v4", "Walker2d-v1", "v5 would change the friction of the right foot"),
-)
-
-TASKS: Mapping[str, Task] = MappingProxyType({task.env_id: task for task in _TASKS})
-"""The twelve tasks of the study by Gymnasium id."""
+from amber_trl.envs._replay import EpisodeReplay, is_box2d
+from amber_trl.envs.tasks import TASKS
 
 
 def make_env(
@@ -155,6 +105,8 @@ def _make_one(
     env_kwargs: dict[str, Any],
 ) -> gym.Env[Any, Any]:
     env = _make_registered(env_id, env_kwargs)
+    if is_box2d(env):
+        env = EpisodeReplay(env)
     try:
         for wrapper in wrappers:
             env = wrapper(env)
@@ -187,7 +139,7 @@ def _how_to_install(error: Exception) -> str:
 
 
 def _suggestion(name: str) -> str:
-    for task in _TASKS:
+    for task in TASKS.values():
         if name == task.paper_id:
             return f"The paper's {name} is {task.env_id!r} here"
     by_lower = {known.lower(): known for known in gym.registry}
@@ -281,7 +233,7 @@ def _without_inevitable_warnings() -> Iterator[None]:
     The latter, turned into an error by ``-W error``, would crash the interpreter.
     """
     with warnings.catch_warnings():
-        for task in _TASKS:
+        for task in TASKS.values():
             old = rf".*The environment {task.env_id} is out of date"
             warnings.filterwarnings("ignore", old, DeprecationWarning)
         swig = r"builtin type \w+ has no __module__ attribute"

@@ -1,0 +1,188 @@
+"""The state of simulators, to go on from in another process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers import PassiveEnvChecker
+from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
+
+from amber_trl.envs._attributes import Reader, Writer, class_name
+from amber_trl.envs._replay import EpisodeReplay
+
+logger = logging.getLogger(__name__)
+
+
+class SimulatorState:
+    """Reads and sets the simulators below a TorchRL environment, so that they go on to the bit.
+
+    Loaded into an environment made in the same way, in this or another process, the next frames,
+    resets included, are those that the saved environment would have given from the same actions.
+
+    Per copy and per Gymnasium wrapper it holds the attributes, generators among them, and all of
+    MuJoCo's data (some tasks read before a step what the step before left there). A wrapper or
+    environment that defines ``state_dict`` and ``load_state_dict`` is asked instead, and its
+    ``inexact`` too, if it has one. The world of a Box2D task cannot be read: an environment of
+    :func:`make_env` starts each episode in a new world and records the actions, and loading plays
+    the running episode again.
+
+    What cannot be read is left as it is, and named by :attr:`inexact`: an attribute of a library
+    of its own, an object in a list, arrays that share memory, simulators in other processes. Not
+    seen are: state in module globals, in arrays that a function carries along, and in the global
+    generators of Python, NumPy and torch, which are the caller's to save.
+
+    The state is made of tensors, numbers, strings, lists and dicts, for
+    ``torch.load(weights_only=True)``. It shares no memory with the simulators. A copy of a MuJoCo
+    task takes about 0.2 MB, one of a Box2D task its episode's actions. Reading touches no
+    generator. ``torchrl.collectors.Collector`` saves none of this.
+
+    Args:
+        env: a ``GymWrapper`` or ``GymEnv`` over one Gymnasium environment or a ``SyncVectorEnv``,
+            such as :func:`make_env` gives. Any other is accepted, and named by :attr:`inexact`.
+
+    Example:
+        >>> import torch
+        >>> from amber_trl.envs import SimulatorState, make_env
+        >>> env, other = make_env("Pendulum-v1", 2, seed=0), make_env("Pendulum-v1", 2, seed=5)
+        >>> _ = env.rollout(20)
+        >>> SimulatorState(other).load_state_dict(SimulatorState(env).state_dict())
+        >>> torch.equal(env.reset()["observation"], other.reset()["observation"])
+        True
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        self._vectors, self._copies, self._reasons = _find(env)
+        self._lost: list[str] = []
+        self._models = self._read()[1].models
+
+    @property
+    def inexact(self) -> tuple[str, ...]:
+        """Why the state is not all there is, or was not all set by the last load; empty if it is."""
+        return tuple(self._problems(self._read()[1]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as tensors, numbers, strings, lists and dicts."""
+        state, reader = self._read()
+        return {**state, "inexact": self._problems(reader)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts the simulators where the saved ones were.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: it is of another number of copies, or of other environments or wrappers;
+                or this version of MuJoCo cannot read its data, and the simulators are in no
+                usable state until they are reset.
+        """
+        _check_same(state, self._read()[0])
+        writer = Writer()
+        for layer, saved in zip(self._vectors, state["vectors"], strict=True):
+            _write(writer, layer, saved)
+        for layers, parts in zip(self._copies, state["copies"], strict=True):
+            for layer, saved in zip(layers, parts, strict=True):
+                _write(writer, layer, saved)
+        own = [reason for layers in self._copies for layer in layers for reason in _inexact(layer)]
+        for reason in dict.fromkeys([*writer.problems, *own]):
+            logger.warning("a simulator was not put back exactly: %s", reason)
+        self._lost = [*state["inexact"], *writer.problems, *own]
+
+    def _read(self) -> tuple[dict[str, Any], Reader]:
+        reader = Reader(known=[*self._vectors, *_all_layers(self._copies)])
+        vectors = [_part(reader, vector) for vector in self._vectors]
+        copies = [[_part(reader, layer) for layer in layers] for layers in self._copies]
+        reader.check_memory()
+        return {"vectors": vectors, "copies": copies}, reader
+
+    def _problems(self, reader: Reader) -> list[str]:
+        changed = [
+            f"the MuJoCo model of copy {number} has changed, and only its data are saved"
+            for number, (old, new) in enumerate(zip(self._models, reader.models, strict=False))
+            if old != new
+        ]
+        return list(dict.fromkeys([*self._lost, *self._reasons, *reader.problems, *changed]))
+
+
+def _find(env: EnvBase) -> tuple[list[Any], list[list[Any]], list[str]]:
+    """The vector environments, outermost first; each copy's wrappers, too; and what is not there."""
+    reasons = []
+    while isinstance(env, TransformedEnv):
+        reasons.append(f"the state of {type(env.transform).__name__} is not read")
+        env = env.base_env
+    if not isinstance(env, GymWrapper):
+        return [], [], [*reasons, f"{type(env).__name__} is not over Gymnasium in this process"]
+    found, vectors = env._env, []
+    while isinstance(found, VectorEnv):
+        vectors.append(found)
+        if isinstance(found, AsyncVectorEnv):
+            return [], [], [*reasons, "the copies of AsyncVectorEnv run in other processes"]
+        if not isinstance(found, VectorWrapper):
+            return vectors, [_layers(copy) for copy in getattr(found, "envs", [])], reasons
+        found = found.env
+    return vectors, [_layers(found)], reasons
+
+
+def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
+    """The wrappers and the environment in them; those inside a replay are its own business."""
+    layers = [env]
+    while isinstance(layers[-1], gym.Wrapper) and not isinstance(layers[-1], EpisodeReplay):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _all_layers(copies: list[list[Any]]) -> Iterator[Any]:
+    for layers in copies:
+        yield from layers
+        inner = layers[-1]
+        while isinstance(inner, gym.Wrapper):
+            inner = inner.env
+            yield inner
+
+
+def _part(reader: Reader, layer: Any) -> dict[str, Any]:
+    if isinstance(layer, PassiveEnvChecker):  # it looks at the first frames only, and warns
+        return {"class": class_name(layer)}
+    if _reads_itself(layer):
+        reader.problems.extend(_inexact(layer))
+        return {"class": class_name(layer), "own": layer.state_dict()}
+    skip = ("envs", "env_fns") if isinstance(layer, SyncVectorEnv) else ()
+    return reader.attributes(layer, type(layer).__name__, skip)
+
+
+def _write(writer: Writer, layer: Any, saved: Mapping[str, Any]) -> None:
+    if "own" in saved:
+        layer.load_state_dict(saved["own"])
+    elif "attributes" in saved:
+        writer.attributes(saved, layer, type(layer).__name__)
+
+
+def _reads_itself(layer: Any) -> bool:
+    return hasattr(type(layer), "state_dict") and hasattr(type(layer), "load_state_dict")
+
+
+def _inexact(layer: Any) -> tuple[str, ...]:
+    return tuple(layer.inexact) if _reads_itself(layer) and hasattr(layer, "inexact") else ()
+
+
+def _check_same(saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    described = []
+    for state in (saved, found):
+        groups = [state["vectors"], *state["copies"]]
+        described.append([[part["class"].rpartition(".")[2] for part in group] for group in groups])
+    ours, theirs = described[1], described[0]
+    if len(ours) != len(theirs):
+        raise ValueError(
+            f"the state is of {len(theirs) - 1} copies, and the environment has {len(ours) - 1}: "
+            "make it with the saved num_envs"
+        )
+    for mine, saved_one in zip(ours, theirs, strict=True):
+        if mine != saved_one:
+            raise ValueError(
+                f"the state is of {'<'.join(saved_one)}, and the environment is "
+                f"{'<'.join(mine)}: make it with the saved id and wrappers"
+            )
