@@ -21,26 +21,17 @@ from amber_trl.modules import (
 )
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import (
-    CheckpointError,
-    Checkpoints,
     Episode,
     EpisodeRecorder,
     LinearSchedule,
-    Manifest,
     NonFiniteError,
     Range,
-    Restored,
     RunDirectory,
     StopOnInterrupt,
     TrainingLog,
     UpdateStep,
-    best_checkpoint,
     check_fields,
-    list_checkpoints,
-    read_component,
     should_compile,
-    verify_checkpoint,
-    verify_run,
 )
 from amber_trl.transforms import ISStalenessFilter, Reason, StalenessMetric
 
@@ -53,15 +44,12 @@ __all__ = [
     "TASKS",
     "AdaptiveMinibatchSampler",
     "AmberPPOLoss",
-    "CheckpointError",
-    "Checkpoints",
     "Episode",
     "EpisodeRecorder",
     "EpisodicMinibatchSampler",
     "GymCollector",
     "ISStalenessFilter",
     "LinearSchedule",
-    "Manifest",
     "MultiBatchReplayBuffer",
     "MultiBatchSampler",
     "MultiBatchWriter",
@@ -69,7 +57,6 @@ __all__ = [
     "ObservationNormalizer",
     "Range",
     "Reason",
-    "Restored",
     "RunDirectory",
     "SimulatorState",
     "StalenessMetric",
@@ -78,17 +65,12 @@ __all__ = [
     "TrainingLog",
     "UpdateStep",
     "__version__",
-    "best_checkpoint",
     "categorical_actor",
     "check_fields",
     "gaussian_actor",
-    "list_checkpoints",
     "make_env",
-    "read_component",
     "should_compile",
     "value_critic",
-    "verify_checkpoint",
-    "verify_run",
 ]
 __all__ += evaluation.__all__
 
