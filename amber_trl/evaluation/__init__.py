@@ -1,6 +1,7 @@
-"""Scores of a training run; reading runs back, statistics, tables and figures of a study.
+"""Scores of a training run, its policy played, and statistics, tables and figures of a study.
 
-All but the scores and :class:`Setup` need the extra ``study``: ``pip install "amber_trl[study]"``.
+Tables, figures and statistics need the extra ``study`` (``pip install "amber_trl[study]"``), videos
+the extra ``video``.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
 from amber_trl.evaluation.setups import Setup
 
 if TYPE_CHECKING:
+    from amber_trl.evaluation.evaluate import evaluate_run
+    from amber_trl.evaluation.figures import learning_curves, scores_by_seed, scores_over
+    from amber_trl.evaluation.ledger_figures import active_batches, minibatch_ratios, ratio_by_age
+    from amber_trl.evaluation.playing import Played, play
+    from amber_trl.evaluation.policies import Policy, find_policy, load_policy
     from amber_trl.evaluation.references import (
         paper_average_normalized_scores,
         paper_task_scores,
         reference_returns,
     )
+    from amber_trl.evaluation.report import plot_runs, write_report
     from amber_trl.evaluation.runs import Run, RunError, UnfinishedRunError, find_runs, read_run
     from amber_trl.evaluation.statistics import (
         Estimate,
         average_normalized_scores,
         bootstrap,
+        bootstrap_band,
         gaussian_improvement,
         interquartile_mean,
         mean_score,
@@ -38,15 +46,23 @@ if TYPE_CHECKING:
         score_table,
         tasks_apart,
     )
+    from amber_trl.evaluation.video import record_episode
 
 # Imported on first use, so that training needs neither pandas nor matplotlib.
 _MODULES = {
+    "evaluate": ("evaluate_run",),
+    "playing": ("Played", "play"),
+    "policies": ("Policy", "find_policy", "load_policy"),
+    "figures": ("learning_curves", "scores_by_seed", "scores_over"),
+    "ledger_figures": ("active_batches", "minibatch_ratios", "ratio_by_age"),
+    "report": ("plot_runs", "write_report"),
     "references": ("paper_average_normalized_scores", "paper_task_scores", "reference_returns"),
     "runs": ("Run", "RunError", "UnfinishedRunError", "find_runs", "read_run"),
     "statistics": (
         "Estimate",
         "average_normalized_scores",
         "bootstrap",
+        "bootstrap_band",
         "gaussian_improvement",
         "interquartile_mean",
         "mean_score",
@@ -63,40 +79,57 @@ _MODULES = {
         "score_table",
         "tasks_apart",
     ),
+    "video": ("record_episode",),
 }
 _EXTRA = ("matplotlib", "pandas", "scipy")
 
 __all__ = [
     "Estimate",
+    "Played",
+    "Policy",
     "Run",
     "RunError",
     "Selection",
     "Setup",
     "Study",
     "UnfinishedRunError",
+    "active_batches",
     "aggregate_table",
     "average_normalized_score_table",
     "average_normalized_scores",
     "bootstrap",
+    "bootstrap_band",
+    "evaluate_run",
     "final_score",
+    "find_policy",
     "find_runs",
     "gaussian_improvement",
     "improvement_table",
     "interquartile_mean",
     "learning_curve",
+    "learning_curves",
+    "load_policy",
     "markdown",
     "mean_score",
+    "minibatch_ratios",
     "normalize",
     "paper_average_normalized_scores",
     "paper_task_scores",
+    "play",
+    "plot_runs",
     "probability_of_improvement",
+    "ratio_by_age",
     "read_run",
     "read_study",
+    "record_episode",
     "reference_returns",
     "score_table",
+    "scores_by_seed",
+    "scores_over",
     "speed_score",
     "tasks_apart",
     "welch_difference",
+    "write_report",
 ]
 
 

@@ -97,14 +97,15 @@ class Setup:
         return self.paper_family if self.is_default else None
 
     @property
+    def default(self) -> Setup:
+        """The setup of this method and number of batches, all else at its defaults."""
+        drop_factor = _DROP_FACTOR if self.method == "amber" else None
+        return Setup(self.method, self.num_batches, _CLIP_EPSILON[self.method], drop_factor)
+
+    @property
     def is_default(self) -> bool:
         """Whether only the number of batches may differ from the method's defaults."""
-        return self == Setup(
-            self.method,
-            self.num_batches,
-            _CLIP_EPSILON[self.method],
-            _DROP_FACTOR if self.method == "amber" else None,
-        )
+        return self == self.default
 
     @property
     def ablated_from(self) -> Setup | None:

@@ -229,6 +229,41 @@ def bootstrap(
     return Estimate(value, float(low), float(high))
 
 
+def bootstrap_band(
+    curves: ArrayLike, *, confidence: float = 0.95, replicates: int = 4_000, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Interval of the mean of several curves, at each point alone, as :func:`bootstrap` makes it.
+
+    Args:
+        curves: one per seed, ``[seeds, points]``.
+        confidence: nominal coverage, in (0, 1).
+        replicates: number of resamples, at least 1.
+        seed: seeds the resampling.
+
+    Returns:
+        Lower and upper ends, ``[points]``; NaN where a curve is, and for a single curve.
+
+    Raises:
+        ValueError: if ``curves`` has another shape.
+
+    Examples:
+        >>> from amber_trl.evaluation import bootstrap_band
+        >>> low, high = bootstrap_band([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
+        >>> low.tolist(), high.tolist()
+        ([0.0, 1.0], [4.0, 1.0])
+    """
+    array = np.asarray(curves, dtype=np.float64)
+    if array.ndim != 2 or not len(array):
+        raise ValueError(f"curves of shape {list(array.shape)}: give [seeds, points]")
+    size, points = array.shape
+    if size < 2:
+        return np.full(points, np.nan), np.full(points, np.nan)
+    weights = np.random.default_rng(seed).multinomial(size, np.full(size, 1 / size), replicates)
+    tail = _expanded_tail(confidence, [size])
+    low, high = np.quantile(weights / size @ array, [tail, 1 - tail], axis=0)
+    return low, high
+
+
 def normalize(scores: Scores, low: Mapping[str, float], high: Mapping[str, float]) -> _Arrays:
     """Scores on a scale where 0 and 1 are two fixed constants of each task.
 

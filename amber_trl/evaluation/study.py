@@ -103,6 +103,18 @@ class Study:
         there = set(self.runs.loc[self.runs["protocol"] == protocol, "setup"])
         return {name: setup for name, setup in self.setups.items() if name in there}
 
+    def rows(self, table: str, selection: Selection) -> pd.DataFrame:
+        """The rows of a table that belong to selected runs.
+
+        Args:
+            table: ``curves``, ``episodes``, ``iterations`` or ``batches``.
+            selection: the runs.
+
+        Returns:
+            The rows, in order.
+        """
+        return getattr(self, table).merge(selection.runs[_LABELS])
+
     def select(
         self, protocol: str, setups: Sequence[str], *, all_tasks: bool = False
     ) -> Selection | None:
@@ -226,9 +238,7 @@ def _curve(run: Run) -> pd.DataFrame:
 def _batches(run: Run) -> pd.DataFrame:
     _, by_age = _columns(run.iterations)
     tables = [
-        run.iterations[["frames", *columns]]
-        .rename(columns=columns)
-        .assign(age=age)
+        run.iterations[["frames", *columns]].rename(columns=columns).assign(age=age)
         for age, columns in by_age.items()
     ]
     table = pd.concat(tables, ignore_index=True)

@@ -1,0 +1,133 @@
+"""Figures of what the ledger says: batches in use, and how far old data are from the policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from amber_trl.evaluation import drawing
+from amber_trl.evaluation.study import Selection, Study
+
+_FRAMES = "frames (millions)"
+_WINDOW = 10  # iterations that lines are averaged over
+_DEVIATION = "mean_abs_deviation"
+
+
+def active_batches(study: Study, selection: Selection) -> Figure:
+    """Number of batches in use over training, a panel per task.
+
+    Args:
+        study: that the selection is of.
+        selection: the runs.
+
+    Returns:
+        Running means over ten iterations: thick lines over all seeds with 95 % bootstrap
+        intervals, thin lines single seeds.
+    """
+    longest = max(study.setups[name].num_batches for name in selection.setups)
+    figure = _over_iterations(
+        study, selection, "active_batches", "batches in use (mean over 10 iterations)"
+    )
+    for axes in figure.axes:
+        axes.set_ylim(0.5, longest + 0.5)
+        axes.set_yticks(np.unique(np.linspace(1, longest, 4).round().astype(int)))
+    return figure
+
+
+def minibatch_ratios(study: Study, selection: Selection) -> Figure:
+    """Average importance ratio of all minibatches of an iteration, a panel per task.
+
+    The mean of ``1 + |1 - R|`` over the frames of a minibatch, ``R`` being the ratio of the policy
+    in the middle of its updates to the one that acted, as in the paper's figure for ``M = 64`` and
+    ``M = 64 L`` (Han & Sung, arXiv 1710.04423, section 4.2).
+
+    Args:
+        study: that the selection is of.
+        selection: the runs.
+
+    Returns:
+        Running means over ten iterations: thick lines over all seeds with 95 % bootstrap
+        intervals, thin lines single seeds.
+
+    Raises:
+        ValueError: if a run has not logged it.
+    """
+    if lacking := lacks_minibatch_ratio(study, selection):
+        raise ValueError(f"no column {_DEVIATION} in iterations.csv of {lacking}: run them anew")
+    ratio = study.iterations.assign(ratio=1 + study.iterations[_DEVIATION])
+    return _over_iterations(study, selection, "ratio", "mean of 1 + |1 - R|", ratio)
+
+
+def lacks_minibatch_ratio(study: Study, selection: Selection) -> list[str]:
+    """The runs of a selection that have not logged the average ratio of their minibatches.
+
+    Args:
+        study: that the selection is of.
+        selection: the runs.
+
+    Returns:
+        Their directories.
+    """
+    rows = study.rows("iterations", selection)
+    logged = rows[rows[_DEVIATION].notna()] if _DEVIATION in rows else rows.iloc[:0]
+    there = selection.runs.merge(logged[["task", "setup", "seed"]].drop_duplicates())
+    return sorted(set(selection.runs["path"]) - set(there["path"]))
+
+
+def ratio_by_age(study: Study, selection: Selection) -> Figure:
+    """Batch average importance ratio ``R'`` by batch age over training, a panel per task.
+
+    Args:
+        study: that the selection is of.
+        selection: the runs, of one setup.
+
+    Returns:
+        ``R' - 1`` on a logarithmic axis: the median over seeds of running means over ten
+        iterations, a line per age; dashed the drop factor, if the setup has one.
+
+    Raises:
+        ValueError: if the selection is of several setups.
+    """
+    if len(selection.setups) != 1:
+        raise ValueError(f"setups={selection.setups}: the figure is of one; select one")
+    (setup,) = selection.setups
+    figure, panels = drawing.panels(selection.tasks)
+    batches = study.rows("batches", selection)
+    shades = colormaps["viridis_r"](np.linspace(0.05, 1, int(batches["age"].max()) + 1))
+    drop_factor = study.setups[setup].drop_factor
+    for task, axes in panels.items():
+        here = batches[(batches["task"] == task) & (batches["age"] > 0)]
+        for age, rows in here.groupby("age"):
+            frames, values = drawing.by_seed(rows, "staleness")
+            values = drawing.smooth(np.where(np.isfinite(values), values, np.nan), _WINDOW)
+            middle = pd.DataFrame(values).median()
+            axes.plot(frames, middle, color=shades[age], linewidth=1, label=f"age {age}")
+        if drop_factor is not None:
+            total = study.settings[selection.runs["protocol"].iloc[0]]["total_frames"] / 1e6
+            line = np.linspace(0, total, 200)[:-1]
+            annealed = drop_factor * (1 - line / total)
+            axes.plot(
+                line, annealed, color="black", linestyle="--", linewidth=1, label="drop factor"
+            )
+        axes.set_yscale("log")
+    drawing.label(figure, _FRAMES, "R' - 1, logarithmic (mean over 10 iterations)")
+    return figure
+
+
+def _over_iterations(
+    study: Study, selection: Selection, column: str, y: str, table: pd.DataFrame | None = None
+) -> Figure:
+    figure, panels = drawing.panels(selection.tasks)
+    colors = drawing.colors(selection.setups)
+    table = study.iterations if table is None else table
+    rows = table.merge(selection.runs[["protocol", "task", "setup", "seed"]])
+    for task, axes in panels.items():
+        for setup in selection.setups:
+            cell = rows[(rows["task"] == task) & (rows["setup"] == setup)]
+            frames, values = drawing.by_seed(cell, column)
+            values = drawing.smooth(values, _WINDOW)
+            drawing.draw_curves(axes, frames, values, color=colors[setup], label=setup)
+    drawing.label(figure, _FRAMES, y)
+    return figure

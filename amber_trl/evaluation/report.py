@@ -1,0 +1,147 @@
+"""The page of results of a study, and its figures, from run directories."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from amber_trl.evaluation import sections
+from amber_trl.evaluation.comparisons import main_setups, pairs
+from amber_trl.evaluation.gallery import pictures
+from amber_trl.evaluation.study import Selection, Study, read_study
+
+_LOG = logging.getLogger(__name__)
+_NOTES = "notes.md"
+
+
+def plot_runs(
+    runs: Iterable[str | PathLike[str]], out: str | PathLike[str], *, partial: bool = False
+) -> list[Path]:
+    """Draws every figure that some training runs allow.
+
+    Args:
+        runs: run directories, or folders that hold some.
+        out: folder for the figures; made if it is not there.
+        partial: as for :func:`read_study`.
+
+    Returns:
+        The files, PNG.
+
+    Raises:
+        FileNotFoundError: if a path does not exist.
+        RunError: as :func:`read_study` and :meth:`Study.select` say.
+
+    Examples:
+        >>> from amber_trl.evaluation import plot_runs
+        >>> plot_runs(["runs/halfcheetah"], "figures")  # doctest: +SKIP
+    """
+    study = read_study(runs, partial=partial)
+    files = []
+    for protocol in study.settings:
+        for picture in pictures(study, protocol):
+            files.append(_save(picture.draw(), Path(out) / f"{protocol}-{picture.name}.png"))
+    return files
+
+
+def write_report(
+    study: str | PathLike[str], out: str | PathLike[str], *, partial: bool = False
+) -> Path:
+    """Writes the page of results of a study, with its tables and figures.
+
+    Args:
+        study: folder that holds the run directories, at any depth. The text of a ``notes.md`` in
+            it comes first on the page.
+        out: folder for ``results.md``, ``tables/`` and ``figures/``; made if it is not there.
+        partial: as for :func:`read_study`; the page lists what was left out.
+
+    Returns:
+        The page.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist.
+        RunError: as :func:`read_study` and :meth:`Study.select` say.
+
+    Examples:
+        >>> from amber_trl.evaluation import write_report
+        >>> write_report("docs/data/study", "docs")  # doctest: +SKIP
+    """
+    study, out = Path(study), Path(out)
+    read = read_study([study], partial=partial)
+    lines = ["# Results", _introduction()]
+    if (study / _NOTES).exists():
+        lines.append((study / _NOTES).read_text().strip())
+    for protocol in read.settings:
+        tables: sections.Tables = {}
+        lines.append(f"## Protocol `{protocol}`")
+        lines += _protocol(read, protocol, tables)
+        for picture in pictures(read, protocol):
+            file = _save(picture.draw(), out / "figures" / f"{protocol}-{picture.name}.png")
+            lines.append(f"![{picture.caption}](figures/{file.name})")
+            lines.append(f"*{picture.caption}*")
+        for name, table in tables.items():
+            _write(table.to_csv(index=False), out / "tables" / f"{protocol}-{name}.csv")
+    if read.left_out:
+        lines.append("## Left out")
+        lines.append("\n".join(f"- {words}" for words in read.left_out))
+    runs = read.runs.assign(path=[Path(path).relative_to(study) for path in read.runs["path"]])
+    _write(runs.to_csv(index=False), out / "tables" / "runs.csv")
+    return _write("\n\n".join(lines) + "\n", out / "results.md")
+
+
+def _introduction() -> str:
+    return (
+        "Made from the runs' own files by `amber-trl report`; the numbers behind every table are "
+        "in `tables/`. Intervals are 95 % bootstrap intervals over seeds, resampled within each "
+        "task, with percentiles expanded for few seeds (`amber_trl.evaluation.bootstrap`). P is the probability that a run of the one "
+        "setup scores above a run of the other; the paper's P is the one that its means and "
+        "deviations imply for Gaussian scores. The paper is Han & Sung, "
+        "[arXiv 1710.04423](https://arxiv.org/abs/1710.04423): ten seeds, one environment, time "
+        "limits terminal."
+    )
+
+
+def _protocol(study: Study, protocol: str, tables: sections.Tables) -> Iterator[str]:
+    setups = study.setups_of(protocol)
+    yield from sections.what_was_run(study, protocol)
+    names = main_setups(setups)
+    main = study.select(protocol, names, all_tasks=True)
+    if main is not None:
+        yield from (f"Left out of the comparison: {words}." for words in main.left_out)
+        yield from sections.scores(main, setups, tables)
+        yield from sections.agreement(tables)
+        yield from sections.aggregates(main, tables)
+        for task, reason in _apart(main):
+            _LOG.warning("%s is in no normalised score: %s", task, reason)
+    for better, than in pairs(setups):
+        if (pair := study.select(protocol, [better, than])) is not None:
+            yield f"### `{better}` against `{than}`"
+            yield from (f"Left out: {words}." for words in pair.left_out)
+            yield from sections.improvement(pair, setups, better, than, tables)
+    whole = [name for name in setups if main is not None and _has_all(study, protocol, name, main)]
+    if len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
+        yield from sections.average_normalized(all_setups, setups, tables)
+
+
+def _has_all(study: Study, protocol: str, name: str, main: Selection) -> bool:
+    rows = study.runs[(study.runs["protocol"] == protocol) & (study.runs["setup"] == name)]
+    return set(main.tasks) <= set(rows["task"])
+
+
+def _apart(main: Selection) -> Iterable[tuple[str, str]]:
+    return sections.tasks_apart(main.tasks).items()
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    return path
+
+
+def _write(text: str, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

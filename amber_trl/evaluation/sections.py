@@ -1,0 +1,237 @@
+"""The page of results, protocol by protocol, as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from amber_trl.evaluation.setups import Setup
+from amber_trl.evaluation.study import Selection, Study
+from amber_trl.evaluation.tables import (
+    METRICS,
+    aggregate_table,
+    average_normalized_score_table,
+    improvement_table,
+    markdown,
+    score_table,
+    tasks_apart,
+)
+
+Tables = dict[str, pd.DataFrame]
+
+_MEANING = {
+    "final": "Final score: mean return of the last 100 training episodes.",
+    "speed": "Speed score: average over training of the mean return of the last 100 episodes.",
+}
+
+
+def what_was_run(study: Study, protocol: str) -> Iterator[str]:
+    """Settings, versions, and the seeds of each task and setup."""
+    settings, versions = study.settings[protocol], study.versions[protocol]
+    environments = settings["num_envs"]
+    yield (
+        f"{environments} environment{'s' if environments > 1 else ''}, time limits "
+        f"{'terminal' if settings['time_limits'] == 'terminal' else 'bootstrapped'}, "
+        f"{settings['total_frames']:,} frames in batches of {settings['frames_per_batch']:,}. "
+        "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + "."
+    )
+    runs = study.runs[study.runs["protocol"] == protocol]
+    setups = study.setups_of(protocol)
+    rows = []
+    for task, own in runs.groupby("task"):
+        seeds = {s: own.loc[own["setup"] == s, "seed"].tolist() for s in setups}
+        rows.append({"task": task} | {s: _ranges(found) for s, found in seeds.items()})
+    yield f"Seeds of the {len(runs)} runs:"
+    yield markdown(pd.DataFrame(rows))
+
+
+def scores(selection: Selection, setups: Mapping[str, Setup], tables: Tables) -> Iterator[str]:
+    """Scores of each task and setup, beside the paper's."""
+    for metric in METRICS:
+        table = score_table(selection, setups, metric)
+        tables[f"{metric}-scores"] = table
+        yield f"### {metric.capitalize()} score"
+        yield f"{_MEANING[metric]} Mean over seeds [95 % interval]; paper: mean ± deviation."
+        rows = []
+        for task, cells in table.groupby("task", sort=False):
+            row = {"task": task}
+            for cell in cells.to_dict("records"):
+                row[cell["setup"]] = _interval(cell["mean"], cell["low"], cell["high"])
+                row[f"{cell['setup']}, paper"] = _paper(cell)
+            rows.append(row)
+        yield markdown(pd.DataFrame(rows))
+
+
+def agreement(tables: Tables) -> Iterator[str]:
+    """Which scores differ from the paper's."""
+    cells = []
+    for metric in METRICS:
+        table = tables[f"{metric}-scores"].assign(metric=metric)
+        cells += table[table["difference_low"].notna()].to_dict("records")
+    yield "### Agreement with the paper"
+    if not cells:
+        yield "There is no score that the paper has and of which there are two seeds or more."
+        return
+    apart = [c for c in cells if c["difference_low"] > 0 or c["difference_high"] < 0]
+    yield (
+        f"Of {len(cells)} mean scores that the paper has too, {len(apart)} differ from it by more "
+        "than chance explains (Welch's 95 % interval of the difference leaves out 0; by chance "
+        f"alone about {len(cells) / 20:.0f} would)."
+    )
+    if apart:
+        rows = [
+            {
+                "task": cell["task"],
+                "setup": cell["setup"],
+                "score": cell["metric"],
+                "here": _number(cell["mean"]),
+                "paper": _paper(cell),
+                "difference": _interval(
+                    cell["difference"], cell["difference_low"], cell["difference_high"]
+                ),
+            }
+            for cell in apart
+        ]
+        yield markdown(pd.DataFrame(rows))
+
+
+def improvement(
+    selection: Selection, setups: Mapping[str, Setup], better: str, than: str, tables: Tables
+) -> Iterator[str]:
+    """What one setup gains over another, and what the intervals allow to conclude."""
+    for metric in METRICS:
+        table = improvement_table(selection, setups, better, than, metric)
+        tables[f"{better}-over-{than}-{metric}"] = table
+        yield f"**{metric.capitalize()} score**, `{better}` minus `{than}`:"
+        rows = [
+            {
+                "task": cell["task"],
+                "difference": _interval(cell["difference"], cell["low"], cell["high"]),
+                "P": _interval(
+                    cell["probability"], cell["probability_low"], cell["probability_high"], 2
+                ),
+                "difference, paper": _number(cell["paper_difference"]),
+                "P, paper": _number(cell["paper_probability"], 2),
+            }
+            for cell in table.to_dict("records")
+        ]
+        yield markdown(pd.DataFrame(rows))
+        yield conclusion(table, better, than, metric)
+
+
+def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
+    """What an improvement table allows to conclude, in words.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation.sections import conclusion
+        >>> row = {"task": "all tasks", "probability": 0.6}
+        >>> row |= {"probability_low": 0.4, "probability_high": 0.8, "low": 0.0, "high": 0.0}
+        >>> conclusion(pd.DataFrame([row]), "amber", "ppo", "final")[:61]
+        'Averaged over tasks, a run of `amber` has the higher final sc'
+    """
+    whole, single = table.iloc[-1], table.iloc[:-1]
+    low, high = whole["probability_low"], whole["probability_high"]
+    if math.isnan(low):
+        verdict = "with one seed there is no interval"
+    elif low > 0.5:
+        verdict = f"the interval is above one half: `{better}` is better on these tasks"
+    elif high < 0.5:
+        verdict = f"the interval is below one half: `{than}` is better on these tasks"
+    else:
+        verdict = "the interval contains one half: these runs do not say which is better"
+    gains = single.loc[single["low"] > 0, "task"].tolist()
+    losses = single.loc[single["high"] < 0, "task"].tolist()
+    return (
+        f"Averaged over tasks, a run of `{better}` has the higher {metric} score with probability "
+        f"{_interval(whole['probability'], low, high, 2)}; {verdict}. By the interval of the "
+        f"difference `{better}` is above on {_list(gains)} and below on {_list(losses)}."
+    )
+
+
+def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
+    """Inter-quartile means of normalised scores, and the tasks that stay out."""
+    yield "### Over all tasks"
+    rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
+    for metric in METRICS:
+        table = aggregate_table(selection, metric)
+        tables[f"{metric}-interquartile-mean"] = table
+        for cell in table.to_dict("records"):
+            rows[cell["setup"]][metric] = _interval(
+                cell["interquartile_mean"], cell["low"], cell["high"], 2
+            )
+    apart = tasks_apart(selection.tasks)
+    inside = [task for task in selection.tasks if task not in apart]
+    if inside:
+        yield (
+            "Inter-quartile mean over tasks and seeds of normalised scores: 0 is a random policy, "
+            f"1 the paper's final score of PPO. Tasks: {', '.join(inside)}."
+        )
+        yield markdown(pd.DataFrame(list(rows.values())))
+    for task, reason in apart.items():
+        yield f"{task} is not in it: {reason}."
+
+
+def average_normalized(
+    selection: Selection, setups: Mapping[str, Setup], tables: Tables
+) -> Iterator[str]:
+    """Average normalised scores, with the list of setups that they are relative to."""
+    yield "### Average normalised score"
+    yield (
+        f"Over the {len(selection.setups)} setups {', '.join(selection.setups)} and the tasks "
+        f"{', '.join(selection.tasks)}. It is relative to this list; the paper's is relative to "
+        "its own 35 setups."
+    )
+    rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
+    for metric in METRICS:
+        table = average_normalized_score_table(selection, setups, metric)
+        tables[f"{metric}-average-normalized-score"] = table
+        for cell in table.to_dict("records"):
+            row = rows[cell["setup"]]
+            row[metric] = _interval(cell["score"], cell["low"], cell["high"], 2)
+            row[f"{metric}, paper"] = _number(cell["paper_score"], 2)
+    yield markdown(pd.DataFrame(list(rows.values())))
+
+
+def _interval(value: float, low: float, high: float, decimals: int | None = None) -> str:
+    if math.isnan(value):
+        return "-"
+    places = _decimals(value) if decimals is None else decimals
+    if math.isnan(low):
+        return _number(value, places)
+    return f"{_number(value, places)} [{_number(low, places)}, {_number(high, places)}]"
+
+
+def _paper(cell: Mapping[str, Any]) -> str:
+    mean, std = cell["paper_mean"], cell["paper_std"]
+    return "-" if math.isnan(mean) else f"{mean:g} ± {std:g}"
+
+
+def _number(value: float, decimals: int | None = None) -> str:
+    if math.isnan(value):
+        return "-"
+    places = _decimals(value) if decimals is None else decimals
+    return f"{value:.{places}f}"
+
+
+def _decimals(value: float) -> int:
+    return 0 if abs(value) >= 200 else 1 if abs(value) >= 20 else 2
+
+
+def _ranges(seeds: list[int]) -> str:
+    """Seeds in few characters: 0, 1, 2, 5 are ``0-2, 5``."""
+    spans: list[list[int]] = []
+    for seed in sorted(seeds):
+        if spans and seed == spans[-1][-1] + 1:
+            spans[-1].append(seed)
+        else:
+            spans.append([seed])
+    words = [str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans]
+    return ", ".join(words) or "-"
+
+
+def _list(tasks: list[str]) -> str:
+    return ", ".join(tasks) or "no task"
