@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from amber_trl.envs import _codecs as codecs
-from amber_trl.envs._attributes import LEFT, Reader, Writer
+from amber_trl.envs._reader import LEFT, Reader
+from amber_trl.envs._writer import Writer
 
 
 def is_box2d(env: gym.Env[Any, Any]) -> bool:

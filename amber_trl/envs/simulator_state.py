@@ -11,8 +11,9 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from gymnasium.wrappers import PassiveEnvChecker
 from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
 
-from amber_trl.envs._attributes import Reader, Writer, class_name
+from amber_trl.envs._reader import Reader, class_name, has_only_attributes
 from amber_trl.envs._replay import EpisodeReplay
+from amber_trl.envs._writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ class SimulatorState:
 
     What cannot be read is left as it is, and named by :attr:`inexact`: an attribute of a library
     of its own, an object in a list, arrays that share memory, simulators in other processes. Not
-    seen are: state in module globals, in arrays that a function carries along, and in the global
-    generators of Python, NumPy and torch, which are the caller's to save.
+    seen are: state in a module or a class, in an array that a function carries along, and in the
+    global generators of Python, NumPy and torch, which are the caller's to save.
 
     The state is made of tensors, numbers, strings, lists and dicts, for
     ``torch.load(weights_only=True)``. It shares no memory with the simulators. A copy of a MuJoCo
@@ -96,7 +97,7 @@ class SimulatorState:
         reader = Reader(known=[*self._vectors, *_all_layers(self._copies)])
         vectors = [_part(reader, vector) for vector in self._vectors]
         copies = [[_part(reader, layer) for layer in layers] for layers in self._copies]
-        reader.check_memory()
+        reader.check_sharing()
         return {"vectors": vectors, "copies": copies}, reader
 
     def _problems(self, reader: Reader) -> list[str]:
@@ -150,6 +151,8 @@ def _part(reader: Reader, layer: Any) -> dict[str, Any]:
     if _reads_itself(layer):
         reader.problems.extend(_inexact(layer))
         return {"class": class_name(layer), "own": layer.state_dict()}
+    if not has_only_attributes(layer):
+        reader.problems.append(f"{class_name(layer)} has slots, or data outside of Python")
     skip = ("envs", "env_fns") if isinstance(layer, SyncVectorEnv) else ()
     return reader.attributes(layer, type(layer).__name__, skip)
 

@@ -1,12 +1,12 @@
-"""The attributes of Python objects as plain data, and back into objects of the same making."""
+"""The attributes of Python objects as plain data."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import types
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -21,8 +21,8 @@ LEFT = object()
 """In place of a value that is left as it is: on reading not saved, on writing not set."""
 
 _NUMBERS = (type(None), bool, int, float, str)
-_CONTAINERS = (list, tuple, deque, dict)
-_CODE = (
+_CONTAINERS = (list, tuple, deque, dict, OrderedDict)
+CODE = (
     type,
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -32,12 +32,17 @@ _CODE = (
     np.ufunc,
 )
 # How the object was made, or how it is shown: a new one has its own.
-_MAKING = ("_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
+_MAKING = ("metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
 _SHOWING = ("pygame", "gymnasium.envs.mujoco.mujoco_rendering")
 
 
 class _Bare:
     """An instance without slots or data in C: all it holds is its ``__dict__``."""
+
+
+def has_only_attributes(value: object) -> bool:
+    """Whether an object's ``__dict__`` is all there is of it: no slots, no data in C."""
+    return hasattr(value, "__dict__") and type(value).__basicsize__ == _Bare.__basicsize__
 
 
 def class_name(value: object) -> str:
@@ -64,6 +69,7 @@ class Reader:
         self._known = {id(one) for one in known}
         self._seen: dict[int, tuple[int, Any]] = {}  # holds the values, so that no id is reused
         self._arrays: list[tuple[str, codecs.Array]] = []
+        self._bound: list[tuple[str, Any]] = []  # methods, by path, and what they are bound to
 
     def attributes(self, owner: object, path: str, skip: Iterable[str] = ()) -> dict[str, Any]:
         """The attributes of an object; ``left`` names those that are not saved."""
@@ -93,7 +99,7 @@ class Reader:
             return {"kind": "enum", "name": value.name}
         if isinstance(value, Space):
             return {"kind": "space", **codecs.space_to_plain(value)}
-        if isinstance(value, _CODE):
+        if isinstance(value, CODE):
             return self._code(value, path)
         if id(value) in self._known or _is_left(value):
             return LEFT
@@ -119,7 +125,7 @@ class Reader:
                 state = codecs.mujoco_to_plain(value)
                 self.models.append(state["model"])
                 return {"kind": "mujoco", **state}
-            if hasattr(value, "__dict__") and type(value).__basicsize__ == _Bare.__basicsize__:
+            if has_only_attributes(value):
                 return {"kind": "object", **self.attributes(value, path)}
         where = " inside a container" if inside else ""
         return self._problem(f"{path} is a {class_name(value)}{where}, which cannot be read")
@@ -143,120 +149,36 @@ class Reader:
 
     def _code(self, value: Any, path: str) -> Any:
         for held in _held(value):
-            if isinstance(held, _CODE):
+            if isinstance(held, CODE):
                 self._code(held, path)
             elif isinstance(held, list | dict | set | deque):
                 return self._problem(f"{path} is a function that holds a {type(held).__name__}")
-        return {"kind": "code", "name": _code_name(value)}
+        owner = getattr(value, "__self__", None)
+        if owner is not None and not isinstance(owner, type | types.ModuleType):
+            self._bound.append((path, owner))
+        return {"kind": "code", "name": code_name(value)}
 
     def _problem(self, text: str) -> Any:
         self.problems.append(text)
         return LEFT
 
-    def check_memory(self) -> None:
-        """Notes arrays that show another one's memory, or one that is not NumPy's: copies do not."""
+    def check_sharing(self) -> None:
+        """Notes what shares memory, or is bound, with something that was not read: copies are not."""
+        for path, owner in self._bound:
+            if id(owner) not in self._known and id(owner) not in self._seen:
+                self._problem(f"{path} is a method of a {class_name(owner)}, which was not read")
         owners: dict[int, list[tuple[str, codecs.Array]]] = {}
         for path, array in self._arrays:
             owner = array
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
             if owner.base is not None and array.flags.writeable:
-                self.problems.append(f"{path} shows memory of a {class_name(owner.base)}")
-            for other, earlier in owners.setdefault(id(owner), []):
+                self._problem(f"{path} shows memory of a {class_name(owner.base)}")
+            others = owners.setdefault(id(owner), [])
+            for other, earlier in others:
                 if np.may_share_memory(array, earlier):
-                    self.problems.append(f"{path} shows the memory of {other}")
-            owners[id(owner)].append((path, array))
-
-
-class Writer:
-    """Puts saved attributes into objects of the same making, and notes what does not fit."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        """What cannot be put back, and why."""
-        self._made: dict[int, Any] = {}
-
-    def attributes(self, state: Mapping[str, Any], owner: object, path: str) -> None:
-        """Makes an object's attributes those of the state; what was left stays."""
-        attributes = vars(owner)
-        for name in set(attributes).difference(state["attributes"], state["left"]):
-            del attributes[name]
-        for name, saved in state["attributes"].items():
-            value = self.write(saved, attributes.get(name), f"{path}.{name}")
-            if value is not LEFT:
-                attributes[name] = value
-
-    def write(self, state: Any, current: Any, path: str) -> Any:
-        """The value that a state describes, or ``LEFT``."""
-        if not isinstance(state, Mapping):
-            return state
-        if state["kind"] == "same":
-            return self._made.get(state["number"], LEFT)
-        value = self._make(state, current, path)
-        if "number" in state and value is not LEFT:
-            self._made[state["number"]] = value
-        return value
-
-    def _make(self, state: Mapping[str, Any], current: Any, path: str) -> Any:
-        kind = state["kind"]
-        if kind == "scalar":
-            return codecs.plain_to_array(state)[()]
-        if kind == "array":
-            return codecs.plain_to_array(state)
-        if kind == "tensor":
-            return state["value"].clone()
-        if kind == "generator":
-            return codecs.plain_to_generator(state, current)
-        if kind in {"list", "tuple", "deque", "dict"}:
-            return self._container(state, current, path)
-        return self._into(kind, state, current, path)
-
-    def _into(self, kind: str, state: Mapping[str, Any], current: Any, path: str) -> Any:
-        """Writes into what is there already, as its class cannot be had from a file."""
-        if kind == "enum" and isinstance(current, Enum):
-            return type(current)[state["name"]]
-        if kind == "code" and isinstance(current, _CODE) and _code_name(current) == state["name"]:
-            return LEFT
-        if kind == "space" and isinstance(current, Space) and codecs.plain_to_space(state, current):
-            return LEFT
-        if kind == "mujoco" and codecs.is_mujoco(current, "MjData"):
-            if codecs.model_digest(current.model) != state["model"]:
-                return self._problem(f"{path} has another MuJoCo model than the saved one")
-            codecs.plain_to_mujoco(state, current)
-            return current
-        if kind == "object" and class_name(current) == state["class"]:
-            self._made[state["number"]] = current
-            self.attributes(state, current, path)
-            return current
-        what = state.get("class") or state.get("name") or kind
-        return self._problem(f"{path} was a {what} and is a {class_name(current)} now")
-
-    def _container(self, state: Mapping[str, Any], current: Any, path: str) -> Any:
-        kind, items = state["kind"], state["items"]
-        made: Any = deque(maxlen=state["maxlen"]) if kind == "deque" else {"dict": {}}.get(kind, [])
-        if kind != "tuple":
-            self._made[state["number"]] = made  # an item may refer to it
-        keys = state.get("keys", range(len(items)))
-        for key, item in zip(keys, items, strict=True):
-            value = self.write(item, _item(current, key), f"{path}[{key!r}]")
-            if value is LEFT:
-                value = _item(current, key)
-            if kind == "dict":
-                made[key] = value
-            else:
-                made.append(value)
-        return tuple(made) if kind == "tuple" else made
-
-    def _problem(self, text: str) -> Any:
-        self.problems.append(text)
-        return LEFT
-
-
-def _item(container: Any, key: Any) -> Any:
-    try:
-        return container[key]
-    except (TypeError, KeyError, IndexError):
-        return None
+                    self._problem(f"{path} shows the memory of {other}")
+            others.append((path, array))
 
 
 def _is_left(value: Any) -> bool:
@@ -267,9 +189,10 @@ def _is_left(value: Any) -> bool:
     )
 
 
-def _code_name(value: Any) -> str:
+def code_name(value: Any) -> str:
+    """What tells one function or class from another in a state."""
     if isinstance(value, functools.partial):
-        return f"partial of {_code_name(value.func)}"
+        return f"partial of {code_name(value.func)}"
     return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value)}"
 
 
