@@ -47,6 +47,9 @@ def make_env(
     the AMBER paper's (arXiv 1710.04423) did. Any other environment gets them clipped to its
     action space, since nothing is known of what it would do with others.
 
+    An episode of a Box2D task starts in a new world, so that it can be played again to the same
+    bits; its actions are kept while it runs (see :class:`SimulatorState`).
+
     Args:
         env_id: Gymnasium id, such as a key of :data:`TASKS`, or ``module:id`` to import the
             module that registers it first.

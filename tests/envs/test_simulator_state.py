@@ -1,0 +1,230 @@
+"""Simulators go on to the bit: every task, this process and another, and each way to step them."""
+
+import io
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from gymnasium.wrappers import (
+    DelayObservation,
+    FlattenObservation,
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+    RescaleAction,
+    StickyAction,
+    TimeAwareObservation,
+)
+from tensordict import TensorDict, TensorDictBase
+from torchrl.envs import EnvBase, GymEnv
+
+from amber_trl.envs import TASKS, SimulatorState, make_env
+from tests.envs.collecting import Collecting, assert_same_bits
+
+ROOT = Path(__file__).parents[2]
+OTHERS = ("Reacher-v4", "CartPole-v1", "LunarLander-v3")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*Reacher-v4 is out of date:DeprecationWarning")
+
+
+def through_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def step(env: EnvBase, td: TensorDictBase, frames: int, seed: int = 3) -> list[TensorDictBase]:
+    """Steps and resets as TorchRL does; the last element is where it got to."""
+    generator = torch.Generator().manual_seed(seed)
+    passed = []
+    for _ in range(frames):
+        action = 3 * torch.rand(env.action_spec.shape, generator=generator) - 1.5
+        if not env.action_spec.dtype.is_floating_point:
+            action = (action > 0).long()
+        frame, td = env.step_and_maybe_reset(td.set("action", action))
+        passed.append(frame)
+    return [*passed, td]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("env_id", [*TASKS, *OTHERS])
+def test_goes_on_to_the_bit(env_id: str, num_envs: int) -> None:
+    first = Collecting(env_id, num_envs, seed=0)
+    first.batches(2)
+    saved = first.save()
+    expected = first.batches(7)
+    assert first.simulators.inexact == ()
+    second = Collecting(env_id, num_envs, seed=9)
+    second.batches(1)
+    second.load(saved)
+    assert second.simulators.inexact == ()
+    assert_same_bits(expected, second.batches(7))
+    assert sum(int(batch["next", "done"].sum()) for batch in expected) > num_envs
+
+
+def test_goes_on_in_another_process(tmp_path: Path) -> None:
+    program = """
+import sys, torch
+from pathlib import Path
+from tests.envs.collecting import Collecting
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+for env_id in ("Humanoid-v5", "BipedalWalker-v3", "Pendulum-v1"):
+    there = Collecting(env_id, 2, seed=9)
+    there.load((folder / f"{env_id}.saved").read_bytes())
+    assert there.simulators.inexact == ()
+    torch.save([b.to_dict() for b in there.batches(3)], folder / f"{env_id}.after")
+"""
+    expected = {}
+    for env_id in ("Humanoid-v5", "BipedalWalker-v3", "Pendulum-v1"):
+        here = Collecting(env_id, 2, seed=0)
+        here.batches(1)
+        (tmp_path / f"{env_id}.saved").write_bytes(here.save())
+        expected[env_id] = here.batches(3)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for env_id, batches in expected.items():
+        after = torch.load(tmp_path / f"{env_id}.after", weights_only=True)
+        assert_same_bits(batches, [TensorDict(b, batches[0].batch_size) for b in after])
+
+
+@pytest.mark.parametrize("env_id", ["Reacher-v4", "BipedalWalker-v3", "CartPole-v1"])
+def test_goes_on_when_torchrl_steps_it(env_id: str) -> None:
+    """Its partial resets read the vector environment's own buffers."""
+    env, other = (make_env(env_id, 3, seed=seed, max_episode_steps=30) for seed in (0, 9))
+    here = step(env, env.reset(), 40)[-1]
+    other.reset()
+    SimulatorState(other).load_state_dict(through_file(SimulatorState(env).state_dict()))
+    assert_same_bits(step(env, here.clone(), 70), step(other, here.clone(), 70))
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5"])
+def test_goes_on_for_a_single_environment_of_torchrl(env_id: str) -> None:
+    env, other = GymEnv(env_id), GymEnv(env_id)
+    env.set_seed(0)
+    here = step(env, env.reset(), 30)[-1]
+    other.reset()
+    SimulatorState(other).load_state_dict(through_file(SimulatorState(env).state_dict()))
+    assert_same_bits(step(env, here.clone(), 30), step(other, here.clone(), 30))
+
+
+@pytest.mark.parametrize(
+    "wrappers",
+    [
+        [NormalizeObservation, NormalizeReward],
+        [lambda env: DelayObservation(env, 3)],
+        [lambda env: StickyAction(env, 0.4)],
+        [TimeAwareObservation],
+        [lambda env: FrameStackObservation(env, 3), FlattenObservation],
+        [lambda env: RescaleAction(env, np.float32(-1), np.float32(1))],
+    ],
+    ids=["Normalize", "Delay", "Sticky", "TimeAware", "FrameStack", "Rescale"],
+)
+def test_wrappers_go_on_too(wrappers: list[Any]) -> None:
+    env, other = (make_env("Pendulum-v1", 2, seed=s, wrappers=wrappers) for s in (0, 9))
+    here = step(env, env.reset(), 30)[-1]
+    state = SimulatorState(env)
+    assert state.inexact == ()
+    SimulatorState(other).load_state_dict(through_file(state.state_dict()))
+    assert_same_bits(step(env, here.clone(), 200), step(other, here.clone(), 200))
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "BipedalWalker-v3"])
+def test_samples_of_the_spaces_go_on(env_id: str) -> None:
+    env, other = (make_env(env_id, 2, seed=s) for s in (0, 9))
+    spaces = [copy.action_space for copy in env._env.envs]
+    others = [copy.action_space for copy in other._env.envs]
+    for space in [*spaces, others[1]]:
+        space.sample()
+    SimulatorState(other).load_state_dict(through_file(SimulatorState(env).state_dict()))
+    for space, same in zip(spaces, others, strict=True):
+        np.testing.assert_array_equal(space.sample(), same.sample())
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Hopper-v5", "BipedalWalker-v3"])
+def test_reading_changes_nothing_and_shares_nothing(env_id: str) -> None:
+    def frames(read: bool) -> tuple[list[TensorDictBase], Any, Any]:
+        env = make_env(env_id, 2, seed=0)
+        here = step(env, env.reset(), 20)[-1]
+        state = SimulatorState(env).state_dict() if read else {}
+        return step(env, here, 20), state, env
+
+    generators = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
+    passed, state, env = frames(read=True)
+    assert torch.equal(generators[0], torch.random.get_rng_state())
+    assert np.array_equal(generators[1], np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
+    assert_same_bits(passed, frames(read=False)[0])
+    # The state is that of frame 20 still, also after a load.
+    for _ in range(2):
+        SimulatorState(env).load_state_dict(state)
+        assert_same_bits(passed[:-1], step(env, passed[0].exclude("next"), 20)[:-1])
+
+
+def test_attributes_that_only_the_new_environment_has_are_removed() -> None:
+    env, other = make_env("Pendulum-v1", 1, seed=0), make_env("Pendulum-v1", 1, seed=1)
+    (base,) = other._env.envs
+    base.unwrapped.bonus = 1.0
+    SimulatorState(other).load_state_dict(SimulatorState(env).state_dict())
+    assert not hasattr(base.unwrapped, "bonus")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 3}, "the state is of 2 copies, and the environment has 3"),
+        ({"env_id": "CartPole-v1"}, "PendulumEnv.*is PassiveEnvChecker|TimeLimit<.*CartPoleEnv"),
+        ({"wrappers": [FlattenObservation]}, "environment is FlattenObservation<"),
+        ({"max_episode_steps": -1}, "state is of TimeLimit<.*make it with the saved id"),
+    ],
+)
+def test_another_environment_is_refused(options: dict[str, Any], message: str) -> None:
+    state = SimulatorState(make_env("Pendulum-v1", 2)).state_dict()
+    other = make_env(**({"env_id": "Pendulum-v1", "num_envs": 2} | options))
+    with pytest.raises(ValueError, match=message):
+        SimulatorState(other).load_state_dict(state)
+
+
+def test_unreadable_mujoco_data_are_refused() -> None:
+    env = make_env("Hopper-v5", 1)
+    state = SimulatorState(env).state_dict()
+    data = state["copies"][0][-1]["attributes"]["data"]
+    data["bytes"] = data["bytes"][:-5]
+    with pytest.raises(ValueError, match=rf"MuJoCo {mujoco.__version__} cannot read"):
+        SimulatorState(env).load_state_dict(state)
+
+
+def test_a_changing_mujoco_model_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    env, other = make_env("Hopper-v5", 2, seed=0), make_env("Hopper-v5", 2, seed=0)
+    state = SimulatorState(env)
+    env._env.envs[1].unwrapped.model.body_mass[1] *= 1.1
+    assert state.inexact == ("the MuJoCo model of copy 1 has changed, and only its data are saved",)
+    loaded = SimulatorState(other)
+    with caplog.at_level(logging.WARNING):
+        loaded.load_state_dict(state.state_dict())
+    assert any("has another MuJoCo model" in reason for reason in loaded.inexact)
+    assert "not put back exactly" in caplog.text
+
+
+def test_all_of_mujocos_data_are_set() -> None:
+    """Contacts and constraints, too, though their number changes."""
+    env, other = (make_env("HumanoidStandup-v5", 1, seed=s) for s in (0, 1))
+    step(env, env.reset(), 30)
+    SimulatorState(other).load_state_dict(SimulatorState(env).state_dict())
+    ours, theirs = (one._env.envs[0].unwrapped.data for one in (env, other))
+    assert ours.ncon == theirs.ncon > 0
+    np.testing.assert_array_equal(ours.efc_force, theirs.efc_force)
+    np.testing.assert_array_equal(ours.contact.pos, theirs.contact.pos)
+    np.testing.assert_array_equal(ours.xipos, theirs.xipos)
