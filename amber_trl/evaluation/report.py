@@ -96,9 +96,9 @@ def _introduction() -> str:
     return (
         "Made from the runs' own files by `amber-trl report`; the numbers behind every table are "
         "in `tables/`. Intervals are 95 % bootstrap intervals over seeds, resampled within each "
-        "task, with percentiles expanded for few seeds (`amber_trl.evaluation.bootstrap`). P is the probability that a run of the one "
-        "setup scores above a run of the other; the paper's P is the one that its means and "
-        "deviations imply for Gaussian scores. The paper is Han & Sung, "
+        "task, with percentiles expanded for few seeds (`amber_trl.evaluation.bootstrap`). P is "
+        "the probability that a run of the one setup scores above a run of the other; the paper's "
+        "P is the one that its means and deviations imply for Gaussian scores. The paper is Han & Sung, "
         "[arXiv 1710.04423](https://arxiv.org/abs/1710.04423): ten seeds, one environment, time "
         "limits terminal."
     )

@@ -191,10 +191,10 @@ def read_study(paths: Iterable[str | PathLike[str]], *, partial: bool = False) -
     if not runs:
         raise RunError(f"no finished run under {[str(path) for path in paths]}")
     _refuse_duplicates(runs)
-    settings = {p: _shared(own, "setting", _settings) for p, own in _by_protocol(runs).items()}
+    by_protocol = _by_protocol(runs)
+    settings = {p: _shared(own, "setting", _settings) for p, own in by_protocol.items()}
     versions = {
-        p: _shared(own, "version", lambda run: dict(run.versions))
-        for p, own in _by_protocol(runs).items()
+        p: _shared(own, "version", lambda run: dict(run.versions)) for p, own in by_protocol.items()
     }
     setups = {run.setup.name: run.setup for run in sorted(runs, key=lambda run: run.setup.rank)}
     return Study(
@@ -258,8 +258,9 @@ def _columns(iterations: pd.DataFrame) -> tuple[list[str], dict[int, dict[str, s
 
 
 def _by_protocol(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each protocol, the paper's first."""
     found: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.config["protocol"] != "paper"):
         found.setdefault(run.config["protocol"], []).append(run)
     return found
 

@@ -1,0 +1,159 @@
+"""The commands, on real runs: the page says what the runs say, and bad input is one clear line."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from amber_trl.__main__ import main
+from amber_trl.evaluation import plot_runs, write_report
+from tests.evaluation.runs import edit, write_run, write_study
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "docs" / "data" / "study"
+PENDULUM = PUBLISHED / "paper" / "Pendulum-v1"
+
+
+def report(study: Path, out: Path, *options: str) -> str:
+    assert main(["report", str(study), "--out", str(out), *options]) == 0
+    return (out / "results.md").read_text()
+
+
+def test_the_page_of_real_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study").mkdir()
+    for run in sorted(PENDULUM.glob("*-seed[012]")):
+        shutil.copytree(run, tmp_path / "study" / run.name)
+    (tmp_path / "study" / "notes.md").write_text("Three seeds say little.\n")
+    page = report(tmp_path / "study", tmp_path / "out")
+    assert capsys.readouterr().out == f"{tmp_path}/out/results.md\n"
+    assert "Three seeds say little." in page
+    assert "1 environment, time limits terminal, 1,000,000 frames" in page
+    assert "torch 2.13.0+cpu" in page
+    assert "| Pendulum-v1 | 0-2 | 0-2 |" in page
+    # What docs said of these runs before there was a report.
+    assert "| -157 [-166, -150]" in page.replace("-156.8", "-157").replace(
+        "-166.0", "-166"
+    ).replace("-150.5", "-150")
+    assert "-683 ± 494" in page
+    scores = pd.read_csv(tmp_path / "out" / "tables" / "paper-speed-scores.csv")
+    amber = scores[scores["setup"] == "amber"].iloc[0]
+    assert amber["mean"] == pytest.approx(-281.4, abs=0.05)
+    links = {line.partition("](")[2].rstrip(")") for line in page.splitlines() if line[:2] == "!["}
+    assert {f"figures/{file.name}" for file in (tmp_path / "out" / "figures").iterdir()} == links
+    assert len(links) >= 5
+    runs = pd.read_csv(tmp_path / "out" / "tables" / "runs.csv")
+    assert list(runs["path"]) == sorted(runs["path"])
+    assert not any(Path(path).is_absolute() for path in runs["path"])
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    study = write_study(
+        tmp_path / "study", {("Hopper-v5", s): [1.0, 2.0, 4.0] for s in ("ppo", "amber")}
+    )
+    write_report(study, tmp_path / "first")
+    write_report(study, tmp_path / "second")
+    files = [path for path in (tmp_path / "first").rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        other = tmp_path / "second" / path.relative_to(tmp_path / "first")
+        assert path.read_bytes() == other.read_bytes(), path
+
+
+def test_one_run_can_be_plotted(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "amber")
+    files = plot_runs([run], tmp_path / "figures")
+    assert files[0] == tmp_path / "figures" / "paper-learning-curves.png"
+    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in files)
+
+
+def test_a_partial_report_lists_what_it_left_out(tmp_path: Path) -> None:
+    levels = {("Hopper-v5", setup): [1.0, 2.0, 3.0] for setup in ("ppo", "amber")}
+    study = write_study(tmp_path / "study", levels)
+    edit(study / "paper/Hopper-v5/amber-seed1/summary.json", interrupted=True)
+    page = report(study, tmp_path / "out", "--partial")
+    assert "## Left out" in page
+    assert "amber-seed1: interrupted after 1000 frames" in page
+    assert "Left out of the comparison: ppo on Hopper-v5, seed 1." in page
+
+
+def test_several_setups_and_protocols_have_their_sections(tmp_path: Path) -> None:
+    levels = {
+        ("Hopper-v5", setup): [level, level + 1]
+        for setup, level in (("ppo", 1.0), ("amber", 2.0), ("mber", 3.0))
+    }
+    study = write_study(tmp_path / "study", levels)
+    for seed in (0, 1):
+        write_run(study, "ppo", seed, protocol="default", level=seed, task="Hopper-v5")
+    page = report(study, tmp_path / "out")
+    for heading in (
+        "## Protocol `paper`",
+        "## Protocol `default`",
+        "### `amber` against `ppo`",
+        "### `mber_l2` against `ppo`",
+        "### Average normalised score",
+    ):
+        assert heading in page
+    assert page.index("## Protocol `paper`") < page.index("## Protocol `default`")
+
+
+FAULTS = {
+    "nothing": "none of",
+    "unfinished": "no summary.json",
+    "unequal": "unequal seeds: amber on Hopper-v5 has no seed [2]",
+    "nowhere": "is not there",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str, command: str
+) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    if fault in ("unfinished", "unequal"):
+        write_study(study, {("Hopper-v5", s): [1.0, 2.0] for s in ("ppo", "amber")})
+    if fault == "unequal":
+        write_run(study, "ppo", 2, task="Hopper-v5")
+    if fault == "unfinished":
+        (study / "paper/Hopper-v5/ppo-seed0/summary.json").unlink()
+    if fault == "nowhere":
+        study = study / "nowhere"
+    assert main([command, str(study), "--out", str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert FAULTS[fault] in error
+    assert not (tmp_path / "out" / "results.md").exists()
+
+
+@pytest.mark.parametrize("command", [[], ["plot"], ["report"]])
+def test_help_everywhere(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    assert "usage: amber-trl" in capsys.readouterr().out
+
+
+def test_the_command_runs_as_a_module(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "amber_trl", "report", "nowhere", "--out", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(
+        "error: nowhere is not there: name a run directory, or a folder of some\n"
+    )
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import amber_trl.evaluation
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for module in ("runs", "study", "report"):
+        monkeypatch.delitem(sys.modules, f"amber_trl.evaluation.{module}", raising=False)
+    with pytest.raises(
+        ImportError, match=r'pandas, which is not installed: pip install "amber_trl\[study\]"'
+    ):
+        amber_trl.evaluation.read_run  # noqa: B018

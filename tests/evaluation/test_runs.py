@@ -1,0 +1,136 @@
+"""A run is read exactly, and one that is not whole is refused with its name."""
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amber_trl.evaluation import RunError, UnfinishedRunError, find_runs, read_run
+from tests.evaluation.runs import BATCH, FRAMES, LENGTH, edit, write_run
+
+
+def test_a_run_is_read(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, "amber", 3, level=-0.1))
+    assert run.labels == {
+        "protocol": "paper",
+        "task": "Pendulum-v1",
+        "setup": "amber",
+        "seed": 3,
+    }
+    assert run.final_score == run.speed_score == pytest.approx(-0.1, abs=1e-15)
+    assert len(run.episodes) == FRAMES // LENGTH
+    frames, curve = run.learning_curve
+    assert frames.tolist() == list(range(BATCH, FRAMES + 1, BATCH))
+    assert set(curve) == {run.final_score}
+
+
+def test_floats_are_read_to_the_bit(tmp_path: Path) -> None:
+    value = -1070.8873863518238  # pandas' own parser is off by one bit on some of such numbers
+    run = read_run(write_run(tmp_path, level=value))
+    assert set(run.episodes["return"]) == {value}
+
+
+def test_a_compressed_run_is_the_same(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "amber", level=2.5)
+    plain = read_run(path)
+    for name in ("episodes", "iterations"):
+        compress(path / f"{name}.csv")
+    compressed = read_run(path)
+    assert compressed.episodes.equals(plain.episodes)
+    assert compressed.iterations.equals(plain.iterations)
+
+
+def test_runs_are_found_at_any_depth_and_not_inside_each_other(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path, seed=0), write_run(tmp_path, seed=1)
+    checkpoint = first / "checkpoints" / "000000001000"
+    checkpoint.mkdir(parents=True)
+    shutil.copy(first / "config.json", checkpoint)
+    assert find_runs([tmp_path]) == [first, second]
+    assert find_runs([first, tmp_path, first]) == [first, second]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="empty holds no run"):
+        find_runs([tmp_path, tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def compress(file: Path, keep: int | None = None) -> None:
+    """Compresses a file, and keeps only the first bytes of the result."""
+    packed = gzip.compress(file.read_bytes())
+    file.with_name(f"{file.name}.gz").write_bytes(packed[:keep])
+    file.unlink()
+
+
+def drop_last_line(file: Path) -> None:
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+
+
+UNFINISHED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda run: (run / "config.json").unlink(), "no config.json"),
+    "no summary": (lambda run: (run / "summary.json").unlink(), "no summary.json"),
+    "interrupted": (
+        lambda run: edit(run / "summary.json", interrupted=True),
+        "interrupted after 1000 frames",
+    ),
+    "too few frames": (lambda run: edit(run / "config.json", total_frames=2000), "1000 of 2000"),
+}
+DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "half a json": (lambda run: (run / "summary.json").write_text('{"fin'), "summary.json cannot"),
+    "not an object": (lambda run: (run / "config.json").write_text("[]"), "config.json holds no"),
+    "another recipe's": (lambda run: edit_away(run, "setup"), r"lacks \['setup'\]"),
+    "a field missing": (lambda run: edit_away(run, "protocol"), r"lacks \['protocol'\]"),
+    "another method": (lambda run: edit(run / "config.json", setup="trpo"), "setup='trpo'"),
+    "no episodes": (lambda run: (run / "episodes.csv").unlink(), "neither plain nor"),
+    "twice": (lambda run: shutil.copy(run / "episodes.csv", run / "episodes.csv.gz"), "both"),
+    "empty table": (lambda run: (run / "episodes.csv").write_text(""), "episodes.csv: cut off"),
+    "half a line": (
+        lambda run: (run / "episodes.csv").write_text("frame,return,length\n20,1.0,2x"),
+        "episodes.csv: cut off",
+    ),
+    "half an archive": (lambda run: compress(run / "episodes.csv", 60), "episodes.csv.gz: cut off"),
+    "a column missing": (
+        lambda run: (run / "episodes.csv").write_text("frame,return,length\n20,1.0,20\n"),
+        r"no column \['terminated', 'truncated'\]",
+    ),
+    "an episode missing": (lambda run: drop_last_line(run / "episodes.csv"), "episodes 49, rows"),
+    "an iteration missing": (
+        lambda run: drop_last_line(run / "iterations.csv"),
+        "iterations end at frame 900",
+    ),
+    "another run's return": (
+        lambda run: edit(run / "summary.json", final_score=5.0),
+        "final_score=5.0, its episodes give 1.0",
+    ),
+    "another run's versions": (
+        lambda run: edit(run / "versions.json", torch="1.0"),
+        "versions.json",
+    ),
+}
+
+
+def edit_away(run: Path, name: str) -> None:
+    config = json.loads((run / "config.json").read_text())
+    del config[name]
+    (run / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("fault", [*UNFINISHED, *DAMAGED])
+def test_a_run_that_is_not_whole_is_refused_by_name(tmp_path: Path, fault: str) -> None:
+    damage, message = (UNFINISHED | DAMAGED)[fault]
+    run = write_run(tmp_path)
+    damage(run)
+    with pytest.raises(RunError, match=message) as caught:
+        read_run(run)
+    assert str(run) in str(caught.value)
+    assert isinstance(caught.value, UnfinishedRunError) == (fault in UNFINISHED)
+
+
+def test_a_run_without_an_episode_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (run / "episodes.csv").write_text("frame,return,length,terminated,truncated\n")
+    edit(run / "summary.json", episodes=0, final_score=None, speed_score=None)
+    with pytest.raises(RunError, match="no episode finished"):
+        read_run(run)

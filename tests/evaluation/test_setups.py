@@ -1,0 +1,52 @@
+"""Setups get the names that the study's directories have, from configurations alone."""
+
+import pytest
+
+from amber_trl.evaluation import Setup
+from tests.evaluation.runs import SETUPS
+
+
+def from_config(setup: str, **changed: object) -> Setup:
+    rest = {"scale_minibatch": True, "minibatches": "uniform", "learning_rate": 3e-4}
+    return Setup.from_config({"setup": setup, **SETUPS[setup], **rest, **changed})
+
+
+@pytest.mark.parametrize(
+    ("setup", "changed", "name", "paper"),
+    [
+        ("ppo", {}, "ppo", "ppo"),
+        ("amber", {}, "amber", "amber"),
+        ("mber", {}, "mber_l2", "mber_l2"),
+        ("mber", {"num_batches": 8}, "mber_l8", "mber_l8"),
+        ("mber", {"num_batches": 3}, "mber_l3", None),
+        ("amber", {"num_batches": 4}, "amber_l4", None),
+        ("ppo", {"clip_epsilon": 0.2}, "ppo_clip0.2", None),
+        ("amber", {"drop_factor": 0.1}, "amber_drop0.1", None),
+        ("amber", {"drop_factor": "inf"}, "amber_dropinf", None),
+        ("mber", {"minibatches": "episodic"}, "mber_l2_episodic", None),
+        ("mber", {"clip_epsilon": 0.2, "scale_minibatch": False}, "mber_l2_clip0.2_m64", None),
+        ("ppo", {"learning_rate": 4e-5}, "ppo_lr4e-5", None),
+    ],
+)
+def test_names(setup: str, changed: dict[str, object], name: str, paper: str | None) -> None:
+    found = from_config(setup, **changed)
+    assert found.name == name
+    assert found.paper_name == paper
+
+
+def test_the_papers_sweeps_have_a_family() -> None:
+    assert from_config("ppo", clip_epsilon=0.7).paper_family == "ppo"
+    assert from_config("mber", num_batches=6, clip_epsilon=0.2).paper_family == "mber_l6"
+    assert from_config("amber", drop_factor=0.1).paper_family == "amber"
+    assert from_config("mber", minibatches="episodic").paper_family is None
+
+
+def test_what_an_ablation_is_of() -> None:
+    episodic = from_config("mber", minibatches="episodic")
+    assert episodic.ablated_from == from_config("mber")
+    assert from_config("mber").ablated_from is None
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(ValueError, match="setup='trpo'"):
+        Setup.from_config({"setup": "trpo"})

@@ -1,0 +1,134 @@
+"""Tidy tables of many runs, and refusals of what cannot stand in one table."""
+
+from pathlib import Path
+
+import pytest
+
+from amber_trl.evaluation import RunError, Study, UnfinishedRunError, read_study
+from tests.evaluation.runs import BATCH, FRAMES, LENGTH, edit, write_run, write_study
+
+TASKS = ("Pendulum-v1", "Hopper-v5")
+LEVELS = {
+    ("Pendulum-v1", "ppo"): [1.0, 2.0],
+    ("Pendulum-v1", "amber"): [3.0, 4.0],
+    ("Hopper-v5", "ppo"): [10.0, 20.0],
+    ("Hopper-v5", "amber"): [30.0, 40.0],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_study(tmp_path, LEVELS)
+
+
+def test_tables_are_tidy(folder: Path) -> None:
+    study = read_study([folder])
+    labels = ["protocol", "task", "setup", "seed"]
+    for name in ("runs", "curves", "episodes", "iterations", "batches"):
+        assert list(getattr(study, name))[:4] == labels
+    iterations = FRAMES // BATCH
+    assert len(study.runs) == 8
+    assert len(study.episodes) == 8 * FRAMES // LENGTH
+    assert len(study.curves) == len(study.iterations) == 8 * iterations
+    # ppo: one batch each; amber: 1 to 8, then 8.
+    assert len(study.batches) == 4 * iterations + 4 * (36 + 2 * 8)
+    assert list(study.setups) == ["ppo", "amber"]
+    assert study.settings["paper"]["num_envs"] == 1
+    assert "importance_ratio_0" not in study.iterations
+    levels = study.runs.set_index(["task", "setup", "seed"])["final_score"]
+    assert levels["Hopper-v5", "amber", 1] == 40
+
+
+def test_each_batch_keeps_its_age(folder: Path) -> None:
+    batches = read_study([folder]).batches
+    assert set(batches.query("setup == 'amber'")["age"]) == set(range(8))
+    assert (batches["importance_ratio"] - 1 - batches["age"] / 10).abs().max() < 1e-12
+
+
+def test_a_selection_gives_scores_by_task(folder: Path) -> None:
+    selection = read_study([folder]).select("paper", ["ppo", "amber"])
+    assert selection is not None
+    assert selection.tasks == ("Hopper-v5", "Pendulum-v1")
+    assert selection.scores("amber", "speed")["Pendulum-v1"].tolist() == [3, 4]
+
+
+def test_protocols_stay_apart(folder: Path) -> None:
+    write_run(folder, "ppo", 0, protocol="default", level=7.0)
+    study = read_study([folder])
+    assert set(study.settings) == {"paper", "default"}
+    selection = study.select("default", ["ppo"])
+    assert selection is not None
+    assert selection.scores("ppo", "final")["Pendulum-v1"].tolist() == [7]
+    assert study.select("default", ["amber"]) is None
+
+
+def test_mixed_versions_are_refused(folder: Path) -> None:
+    run = folder / "paper/Hopper-v5/ppo-seed1"
+    edit(run / "versions.json", torch="2.14.0")
+    edit(
+        run / "summary.json", versions={"python": "3.11.7", "amber_trl": "0.1.0", "torch": "2.14.0"}
+    )
+    with pytest.raises(RunError, match=r"mixed versions: torch is 2.1\d.0 in .* and 2.1\d.0 in"):
+        read_study([folder])
+
+
+@pytest.mark.parametrize("changed", [{"num_envs": 2}, {"gamma": 0.9}, {"minibatch_size": 32}])
+def test_a_mixed_protocol_is_refused(folder: Path, changed: dict[str, float]) -> None:
+    write_run(folder, "ppo", 2, **changed)
+    with pytest.raises(RunError, match=f"mixed settings: {next(iter(changed))} is .*ppo-seed"):
+        read_study([folder])
+
+
+@pytest.mark.parametrize("option", ["progress", "compiled", "num_threads"])
+def test_what_has_no_effect_may_differ(folder: Path, option: str) -> None:
+    edit(folder / "paper/Hopper-v5/ppo-seed1/config.json", **{option: 3})
+    read_study([folder])
+
+
+def test_the_same_run_twice_is_refused(folder: Path) -> None:
+    write_run(folder, "ppo", 1, name="copy")
+    with pytest.raises(RunError, match=r"(copy.*ppo-seed1|ppo-seed1.*copy) are the same run"):
+        read_study([folder])
+
+
+def test_an_unfinished_run_is_refused_or_told(folder: Path) -> None:
+    run = folder / "paper/Hopper-v5/ppo-seed1"
+    (run / "summary.json").unlink()
+    with pytest.raises(UnfinishedRunError, match=r"ppo-seed1: no summary\.json"):
+        read_study([folder])
+    study = read_study([folder], partial=True)
+    assert len(study.runs) == 7
+    assert [str(run) in words for words in study.left_out] == [True]
+
+
+def test_a_damaged_run_is_refused_also_in_part(folder: Path) -> None:
+    (folder / "paper/Hopper-v5/ppo-seed1/episodes.csv").unlink()
+    with pytest.raises(RunError, match=r"episodes\.csv"):
+        read_study([folder], partial=True)
+
+
+def test_unequal_seeds_are_refused_or_left_out(folder: Path) -> None:
+    write_run(folder, "ppo", 2, level=9.0)
+    with pytest.raises(RunError, match=r"unequal seeds: amber on Hopper-v5 has no seed \[2\]"):
+        read_study([folder]).select("paper", ["ppo", "amber"])
+    selection = read_study([folder], partial=True).select("paper", ["ppo", "amber"])
+    assert selection is not None
+    assert selection.scores("ppo", "final")["Pendulum-v1"].tolist() == [1, 2]
+    assert selection.left_out == ("ppo on Pendulum-v1, seed 2",)
+
+
+def test_a_missing_task_is_refused_or_left_out(folder: Path) -> None:
+    for seed in (0, 1):
+        write_run(folder, "ppo", seed, task="Swimmer-v5")
+    study = read_study([folder])
+    with pytest.raises(RunError, match="no run of amber on Swimmer-v5"):
+        study.select("paper", ["ppo", "amber"], all_tasks=True)
+    assert selected(study) == ("Hopper-v5", "Pendulum-v1")
+    partial = read_study([folder], partial=True).select("paper", ["ppo", "amber"], all_tasks=True)
+    assert partial is not None
+    assert partial.left_out == ("ppo on Swimmer-v5, seed 0, 1",)
+
+
+def selected(study: Study) -> tuple[str, ...]:
+    selection = study.select("paper", ["ppo", "amber"])
+    return () if selection is None else selection.tasks

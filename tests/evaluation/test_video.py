@@ -1,0 +1,56 @@
+"""Videos of one episode."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from amber_trl.evaluation import Policy, record_episode
+from amber_trl.modules import categorical_actor, gaussian_actor
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return Policy(categorical_actor(observation_size=4, num_actions=2), "CartPole-v1")
+
+
+def test_an_episode_becomes_a_video(policy: Policy, tmp_path: Path) -> None:
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    file = tmp_path / "new" / "episode.mp4"
+    pictures = record_episode(policy, file, seed=1)
+    assert [path.name for path in file.parent.iterdir()] == ["episode.mp4"]
+    reader = imageio_ffmpeg.read_frames(str(file))
+    about = next(reader)
+    assert about["size"] == (600, 400)
+    assert about["fps"] == 50
+    assert sum(1 for _ in reader) == pictures
+
+
+def test_another_format_is_refused(policy: Policy, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"episode\.gif' must end in \.mp4"):
+        record_episode(policy, tmp_path / "episode.gif")
+
+
+def test_without_the_writer_it_says_what_to_install(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ImportError, match=r"pip install .amber_trl\[video\]"):
+        record_episode(policy, tmp_path / "episode.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_drawn_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    from gymnasium.envs.classic_control import PendulumEnv
+
+    def fail(self: PendulumEnv) -> None:
+        raise OSError("no display")
+
+    monkeypatch.setattr(PendulumEnv, "render", fail)
+    policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
+    with pytest.raises(RuntimeError, match=r"cannot be drawn here \(no display\).*MUJOCO_GL=egl"):
+        record_episode(policy, tmp_path / "episode.mp4")
+    assert list(tmp_path.iterdir()) == []
