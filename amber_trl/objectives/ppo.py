@@ -30,11 +30,12 @@ class AmberPPOLoss(ClipPPOLoss):
     (equations 7, 8 and 11 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, with the
     sign turned to minimise). It is TorchRL's :class:`torchrl.objectives.ClipPPOLoss`, whose maths
     it leaves alone; it differs in its defaults (squared-error critic, no entropy bonus, ratio
-    capped at ``1e3``), in one more metric, and in that a stored advantage is required.
+    capped at ``1e3``), in two more metrics, and in that a stored advantage is required.
 
     The cap keeps loss and gradients finite for a frame with a log-ratio of 1000, and is bit-equal
     to the uncapped loss as long as no frame reaches it. The metric ``capped_frames`` counts those
-    that do.
+    that do. The metric ``mean_abs_deviation`` is the mean of ``|R - 1|``, capped like the loss: the
+    paper's average importance weight of a minibatch (section 4.2) is 1 more.
 
     Reads the actor's and the critic's ``in_keys``, the action, its log-probability, ``advantage``
     (``[..., 1]``) and ``value_target`` (``[..., 1]``), all renamed by ``set_keys``; returns
@@ -131,7 +132,7 @@ class AmberPPOLoss(ClipPPOLoss):
                 keys.remove("loss_critic")
             elif self.log_explained_variance:
                 keys.append("explained_variance")
-            self._out_keys = [*keys, "capped_frames"]
+            self._out_keys = [*keys, "capped_frames", "mean_abs_deviation"]
         return self._out_keys
 
     @out_keys.setter
@@ -166,16 +167,18 @@ class AmberPPOLoss(ClipPPOLoss):
         _check_column(self.tensor_keys.advantage, tensordict)
         if self._has_critic:
             _check_column(self.tensor_keys.value_target, tensordict)
-        self._capped_frames: Tensor | None = None
+        self._own_metrics: dict[str, Tensor] = {}
         losses = super().forward(tensordict)
-        losses.set("capped_frames", self._capped_frames)
+        for name, value in self._own_metrics.items():
+            losses.set(name, value)
         # A tensor of this call's graph or trace must not outlive it.
-        self._capped_frames = None
+        self._own_metrics = {}
         return losses
 
     def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
         weights = super()._log_weight(tensordict, adv_shape)
         log_ratio, log_correction = weights[0].detach(), weights[3]
+        behaviour = log_ratio if log_correction is None else log_ratio + log_correction.detach()
         name = self.tensor_keys.sample_log_prob
         stored = None if isinstance(name, list) else tensordict.get(name)
         if isinstance(stored, Tensor) and stored.shape != log_ratio.shape[:-1]:
@@ -188,7 +191,10 @@ class AmberPPOLoss(ClipPPOLoss):
         if self.max_importance_ratio is not None:
             # ``ClipPPOLoss`` lowers the correction to the right-hand side where it caps.
             capped = log_correction >= self.max_importance_ratio.log() - log_ratio
-        self._capped_frames = capped.sum().to(log_ratio.dtype)
+        self._own_metrics = {
+            "capped_frames": capped.sum().to(log_ratio.dtype),
+            "mean_abs_deviation": behaviour.expm1().abs().mean(),
+        }
         return weights
 
 

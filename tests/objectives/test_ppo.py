@@ -41,7 +41,7 @@ def both(
 def assert_same(ours: AmberPPOLoss, stock: ClipPPOLoss, frames: TensorDict) -> None:
     emitted, grads = step(ours, frames)
     expected, expected_grads = step(stock, frames)
-    assert {*emitted.keys()} == {*expected.keys(), "capped_frames"}
+    assert {*emitted.keys()} == {*expected.keys(), "capped_frames", "mean_abs_deviation"}
     for key in expected.keys():  # noqa: SIM118
         assert torch.equal(emitted[key], expected[key]), key
     assert grads.keys() == expected_grads.keys() != set()
@@ -73,6 +73,7 @@ def test_by_hand() -> None:
         "max_ratio": 1.5,
         "mean_ratio": 1.15,
         "capped_frames": 0,
+        "mean_abs_deviation": 0.4,
     }
     for key, value in expected.items():
         assert emitted[key].item() == pytest.approx(value, rel=1e-6), key
@@ -197,6 +198,8 @@ def test_capped_frames_of_a_delayed_actor_are_those_of_the_behaviour() -> None:
     emitted, grads = step(loss, frames)
     assert emitted["capped_frames"] == 2
     assert emitted["max_ratio"].item() == pytest.approx(1e3, rel=1e-4)
+    # Two of sixteen frames are at the cap, the rest near 1.
+    assert emitted["mean_abs_deviation"].item() == pytest.approx(2 * 999 / 16, abs=1)
     assert all(grad.isfinite().all() for grad in grads.values())
 
 
