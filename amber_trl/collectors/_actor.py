@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from itertools import chain
 from typing import Any
@@ -105,6 +106,14 @@ class FrameActor:
         self._records = [tuple(self._first[key] for key in names)]
         make = self._acting_by_call if self._program is None else self._acting_by_program
         return self._first[self._action_key], make()
+
+    def running(self) -> AbstractContextManager[object]:
+        """What the frames after the first run in: the recorded calls, without autograd's upkeep.
+
+        The actor itself is spared it, as it might keep a tensor made there, which no gradient
+        could pass through later.
+        """
+        return nullcontext() if self._program is None else torch.inference_mode()
 
     def finish(self) -> dict[NestedKey, Tensor]:
         """What the actor gave in the batch, each stacked along a new first dimension."""

@@ -173,8 +173,9 @@ class GymCollector(BaseCollector):
         with set_exploration_type(self.exploration_type):
             action, act = self._actor.begin(rows[0])
             step(0, read(action))
-            for frame in range(1, frames):
-                step(frame, read(act(rows[frame])))
+            with self._actor.running():
+                for frame in range(1, frames):
+                    step(frame, read(act(rows[frame])))
             written = self._actor.finish()
         self._restarted = False
         before, after = self._lanes.finish()

@@ -297,6 +297,15 @@ def test_no_gradient_is_recorded_and_the_mode_is_kept() -> None:
     assert not any(module.training for module in collector.policy.modules())
 
 
+def test_a_batch_can_be_learnt_from() -> None:
+    batch = collector_of().rollout()
+    for value in batch.values(True, True):
+        assert not value.is_inference()
+    actor = gaussian(4, 1)
+    actor.get_dist(batch).log_prob(batch["action"]).sum().backward()
+    assert all(parameter.grad is not None for parameter in actor.parameters())
+
+
 def test_exploration_type_of_the_collector_wins() -> None:
     with set_exploration_type(ExplorationType.MEAN):
         batch = take(collector_of(), 1)
