@@ -1,0 +1,30 @@
+"""One compiled step for all tests of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.training.learner import FRAMES, Learner, draw_indices, ppo_learner
+
+
+@pytest.fixture(scope="session")
+def compiled_once() -> Learner:
+    learner = ppo_learner(compile=True)
+    learner.update.epoch(FRAMES, draw_indices(1))
+    return learner
+
+
+@pytest.fixture
+def compiled(compiled_once: Learner) -> Iterator[Learner]:
+    """Starts over, and must not be compiled again."""
+    compiled_once.start_over()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        yield compiled_once
+
+
+@pytest.fixture
+def eager() -> Learner:
+    return ppo_learner(compile=False)

@@ -1,0 +1,83 @@
+"""A loss, its optimiser and update step, on frames that every test of the step uses."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.objectives import LossModule
+
+from amber_trl.training import UpdateStep
+from tests.training.problem import make_loss, make_minibatch
+
+FRAMES = make_minibatch(4096, seed=1)
+SIZES = (64, 512, 37, 2)
+
+
+class Learner:
+    """A loss, its optimiser and update step, which can start over without compiling again."""
+
+    def __init__(
+        self,
+        loss: LossModule,
+        optimizer: torch.optim.Optimizer,
+        *,
+        compile: bool,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        self.loss, self.optimizer = loss, optimizer
+        self.update = UpdateStep(loss, optimizer, compile=compile, max_grad_norm=max_grad_norm)
+        self._start = copy.deepcopy((loss.state_dict(), optimizer.state_dict()))
+
+    def start_over(self) -> None:
+        self.become(*self._start)
+        self.update.clear_nonfinite()
+
+    def become(self, loss_state: dict[str, Any], optimizer_state: dict[str, Any]) -> None:
+        self.loss.load_state_dict(loss_state)
+        # Adam takes step counts as they are: a shared one would count twice.
+        self.optimizer.load_state_dict(copy.deepcopy(optimizer_state))
+
+    def state(self) -> list[Tensor]:
+        """Parameters and optimiser state, copied."""
+        parameters = list(self.loss.parameters())
+        entries = [self.optimizer.state.get(p, {}) for p in parameters]
+        moments = [value for entry in entries for _, value in sorted(entry.items())]
+        return [tensor.detach().clone() for tensor in parameters + moments]
+
+    def anneal(self, left: float) -> None:
+        self.loss.clip_epsilon = 0.3 * left
+        self.optimizer.param_groups[0]["lr"] = 3e-4 * left
+
+
+def ppo_learner(*, compile: bool, **options: Any) -> Learner:
+    """Stock PPO with the paper's Adam; the same parameters every time."""
+    loss = make_loss(functional=False, **options)
+    return Learner(loss, torch.optim.Adam(loss.parameters(), lr=3e-4, eps=1e-5), compile=compile)
+
+
+def draw_indices(steps: int, seed: int = 0) -> list[Tensor]:
+    """One minibatch of rows per step, of changing size."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(len(FRAMES), (SIZES[k % len(SIZES)],), generator=generator)
+        for k in range(steps)
+    ]
+
+
+def relative(ours: Tensor, theirs: Tensor) -> float:
+    """The distance of two tensors over the norm of the second."""
+    return float(((ours - theirs).norm() / theirs.norm().clamp_min(1e-12)).detach())
+
+
+def bad_frames(kind: str) -> TensorDictBase:
+    """The frames with one, row 7, that makes ``"loss"`` or ``"gradient"`` not finite."""
+    frames = FRAMES.clone()
+    if kind == "loss":
+        frames["advantage"][7] = torch.nan
+    else:  # a finite squared error, whose gradient's norm overflows float32
+        frames["value_target"][7] = 1.8e19
+    return frames

@@ -1,0 +1,104 @@
+"""What cannot be compiled is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torchrl.objectives import ClipPPOLoss, LossModule
+
+from amber_trl.training import UpdateStep
+from tests.training.learner import FRAMES, Learner
+from tests.training.problem import make_loss
+
+
+def _adam(loss: LossModule, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(loss.parameters(), **options)
+
+
+def test_refuses_a_functional_loss_by_name() -> None:
+    loss = make_loss(functional=True)
+    with pytest.raises(ValueError, match="ClipPPOLoss was built with functional=True"):
+        UpdateStep(loss, _adam(loss), compile=True)
+
+
+class _OwnAdam(torch.optim.Adam):
+    pass
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.RMSprop, _OwnAdam])
+def test_refuses_other_optimizers_by_name(kind: type[torch.optim.Optimizer]) -> None:
+    loss = make_loss(functional=False)
+    optimizer = kind(loss.parameters(), lr=0.1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=f"the optimizer is {kind.__name__}, and only"):
+        UpdateStep(loss, optimizer, compile=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"amsgrad": True}, "amsgrad=True"),
+        ({"maximize": True}, "maximize=True"),
+        ({"differentiable": True}, "differentiable=True"),
+        ({"lr": torch.tensor(1e-3)}, "lr is a tensor"),
+    ],
+)
+def test_refuses_options_by_name(options: dict[str, Any], message: str) -> None:
+    loss = make_loss(functional=False)
+    with pytest.raises(ValueError, match=message):
+        UpdateStep(loss, _adam(loss, **options), compile=True)
+
+
+def test_refuses_options_and_parameters_that_come_later(compiled: Learner) -> None:
+    group = compiled.optimizer.param_groups[0]
+    group["amsgrad"] = True
+    with pytest.raises(ValueError, match="amsgrad=True"):
+        compiled.update(FRAMES[:64])
+    group["amsgrad"] = False
+    compiled.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    try:
+        with pytest.raises(ValueError, match="has 13 parameters and had 12"):
+            compiled.update(FRAMES[:64])
+    finally:
+        compiled.optimizer.param_groups.pop()
+
+
+def test_refuses_metrics_per_frame() -> None:
+    class PerFrame(ClipPPOLoss):
+        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+            emitted: TensorDictBase = super().forward(tensordict)
+            return emitted.set("per_frame", tensordict["advantage"])
+
+    loss = make_loss(PerFrame, functional=False)
+    update = UpdateStep(loss, _adam(loss), compile=True)
+    with pytest.raises(ValueError, match="'per_frame' with shape \\(64, 1\\) for 64 frames"):
+        update(FRAMES[:16])
+
+
+def test_says_that_a_loss_cannot_be_compiled() -> None:
+    class Sorted(ClipPPOLoss):
+        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+            torch._dynamo.graph_break()
+            emitted: TensorDictBase = super().forward(tensordict)
+            return emitted
+
+    loss = make_loss(Sorted, functional=False)
+    update = UpdateStep(loss, _adam(loss), compile=True)
+    with pytest.raises(
+        RuntimeError, match=r"Sorted cannot be compiled as one graph.*compile=False"
+    ):
+        update(FRAMES[:16])
+
+
+@pytest.mark.parametrize("mode", ["compiled", "eager"])
+def test_refuses_an_epoch_of_nothing(mode: str, request: pytest.FixtureRequest) -> None:
+    learner: Learner = request.getfixturevalue(mode)
+    with pytest.raises(ValueError, match="indices is empty"):
+        learner.update.epoch(FRAMES, [])
+
+
+def test_refuses_frames_that_lack_a_key(compiled: Learner) -> None:
+    with pytest.raises(KeyError, match="value_target"):
+        compiled.update(FRAMES[:64].exclude("value_target"))

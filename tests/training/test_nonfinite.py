@@ -1,0 +1,71 @@
+"""A loss or gradient that is not finite changes nothing, compiled and eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from amber_trl.training import NonFiniteError
+from tests.training.learner import FRAMES, Learner, bad_frames, draw_indices
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("mode", ["compiled", "eager"])
+def test_what_is_not_finite_changes_nothing_until_cleared(
+    mode: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    learner: Learner = request.getfixturevalue(mode)
+    frames, bad, good = bad_frames(kind), torch.tensor([7, 3]), draw_indices(3)
+    learner.update.epoch(FRAMES, good)
+    learner.update.raise_if_nonfinite()
+    before = learner.state()
+    metrics = learner.update.epoch(frames, [bad])
+    assert torch.isfinite(metrics["loss_critic"]).all()
+    learner.update.epoch(FRAMES, good)
+    assert all(torch.equal(p, q) for p, q in zip(learner.state(), before, strict=True))
+    assert learner.update.nonfinite.item()
+    for _ in range(2):  # it stays up until it is cleared
+        with pytest.raises(NonFiniteError, match=r"update 0 since .* rows \[7, 3\]") as caught:
+            learner.update.raise_if_nonfinite()
+        assert caught.value.update == 0
+        assert caught.value.index is not None
+        assert torch.equal(caught.value.index, bad)
+    learner.update.clear_nonfinite()
+    learner.update.raise_if_nonfinite()
+    learner.update.epoch(FRAMES, good)
+    assert not any(torch.equal(p, q) for p, q in zip(learner.state(), before, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["compiled", "eager"])
+def test_names_the_first_update_and_the_index_of_its_minibatch(
+    mode: str, request: pytest.FixtureRequest
+) -> None:
+    learner: Learner = request.getfixturevalue(mode)
+    frames = bad_frames("loss")
+    rows = [torch.tensor(r) for r in ([1, 2], [3, 4], [5, 7], [7, 8])]
+    for index in rows:
+        minibatch = frames[index]
+        minibatch["index"] = index + 100
+        learner.update(minibatch)
+    with pytest.raises(NonFiniteError, match=r"update 2 since") as caught:
+        learner.update.raise_if_nonfinite()
+    assert caught.value.index is not None
+    assert caught.value.index.tolist() == [105, 107]
+
+
+def test_a_minibatch_without_index_is_reported_without(eager: Learner) -> None:
+    eager.update(bad_frames("loss")[:16])
+    with pytest.raises(NonFiniteError, match="was not finite: parameters") as caught:
+        eager.update.raise_if_nonfinite()
+    assert caught.value.index is None
+
+
+def test_forgets_indices_that_are_known_to_be_well(
+    eager: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amber_trl.training._guard._MAX_REMEMBERED", 4)
+    eager.update.epoch(FRAMES, draw_indices(9))
+    eager.update.epoch(bad_frames("loss"), [torch.tensor([7, 1])])
+    eager.update.epoch(FRAMES, draw_indices(9))
+    with pytest.raises(NonFiniteError, match=r"update 1 since .* rows \[7, 1\]"):
+        eager.update.raise_if_nonfinite()
