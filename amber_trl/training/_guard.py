@@ -14,6 +14,7 @@ class NonFiniteError(ArithmeticError):
     Attributes:
         update: which update it was, counted from 0 since the flag was last found or made clear.
         index: the rows that its minibatch was gathered from, ``[rows]``, where known, or None.
+        cause: what was not finite and where, in words, or None where that was not looked for.
 
     Examples:
         >>> from amber_trl.training import NonFiniteError
@@ -21,15 +22,17 @@ class NonFiniteError(ArithmeticError):
         3
     """
 
-    def __init__(self, update: int, index: torch.Tensor | None) -> None:
+    def __init__(self, update: int, index: torch.Tensor | None, cause: str | None = None) -> None:
         self.update = update
         self.index = index
+        self.cause = cause
         rows = "" if index is None else f" (its minibatch: rows {_shown(index)})"
+        found = "Look for non-finite or huge values in those rows" if cause is None else cause
         super().__init__(
             f"the loss or a gradient of update {update} since the last check was not finite"
             f"{rows}: parameters and optimizer state are those before it, and every later update "
-            "was skipped. Look for non-finite or huge values in those rows, lower the learning "
-            "rate or set max_grad_norm; clear_nonfinite() lets training go on"
+            f"was skipped. {found}; lower the learning rate or set max_grad_norm if values are "
+            "huge; clear_nonfinite() lets training go on"
         )
 
 

@@ -10,8 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives import LossModule
 
 from amber_trl.training._compiled import CompiledStep
+from amber_trl.training._diagnosis import find_cause
 from amber_trl.training._eager import EagerStep
-from amber_trl.training._guard import NonFiniteGuard
+from amber_trl.training._guard import NonFiniteError, NonFiniteGuard
 
 
 class UpdateStep:
@@ -146,19 +147,35 @@ class UpdateStep:
         """Whether updates are being skipped, boolean, ``[]``, on the loss's device."""
         return self._guard.raised
 
-    def raise_if_nonfinite(self) -> None:
+    def raise_if_nonfinite(
+        self, stored: TensorDictBase | None = None, batch_age: torch.Tensor | None = None
+    ) -> None:
         """Raises if a loss or gradient was not finite; waits for the device.
 
         To be called once per epoch. After it has raised, updates are still skipped until
         :meth:`clear_nonfinite` is called.
 
+        Args:
+            stored: what the minibatches were gathered from, ``[frames]``. If given, the first
+                minibatch that failed is evaluated again, at the parameters that it met, to say
+                in the error which quantity and which frame was not finite.
+            batch_age: age of each of the batches that ``stored`` consists of, int64 ``[batches]``
+                (``MultiBatchReplayBuffer.age``), for the error to name the frame's.
+
         Raises:
-            NonFiniteError: with the update's number since the last check, and the rows of its
-                minibatch.
+            NonFiniteError: with the update's number since the last check, the rows of its
+                minibatch, and what was found in them.
         """
         error = self._guard.error()
-        if error is not None:
+        if error is None:
+            return
+        if stored is None or error.index is None:
             raise error
+        cause = find_cause(self._loss, stored[error.index])
+        found = f"What is not finite: {cause.quantity}"
+        if cause.row is not None:
+            found += f", {_place(int(error.index[cause.row]), len(stored), batch_age)}"
+        raise NonFiniteError(error.update, error.index, found)
 
     def clear_nonfinite(self) -> None:
         """Lets updates be applied again after one that was not finite."""
@@ -170,6 +187,14 @@ class UpdateStep:
             f"optimizer={type(self._optimizer).__name__}, max_grad_norm={self._max_grad_norm}, "
             f"compile={self.compiled})"
         )
+
+
+def _place(row: int, rows: int, batch_age: torch.Tensor | None) -> str:
+    if batch_age is None:
+        return f"row {row}"
+    frames = rows // len(batch_age)
+    age = int(batch_age[row // frames])
+    return f"row {row}: frame {row % frames} of the batch of age {age}"
 
 
 def _validate(
