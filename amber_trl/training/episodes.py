@@ -132,6 +132,11 @@ class EpisodeRecorder:
         self.frames += num_envs * num_steps
         return episodes
 
+    def drop_unfinished(self) -> None:
+        """Forgets the running episodes, as when every environment starts a new one."""
+        self._returns.zero_()
+        self._lengths.zero_()
+
     def state_dict(self) -> dict[str, Any]:
         """Position and unfinished episodes, as tensors and numbers that alias nothing."""
         return {

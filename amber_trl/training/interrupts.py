@@ -14,12 +14,16 @@ _logger = logging.getLogger(__name__)
 
 
 class StopOnInterrupt:
-    """Lets Ctrl-C finish the iteration: the first asks to stop, the second stops at once.
+    """Lets Ctrl-C or SIGTERM finish the iteration: the first asks to stop, the second stops at once.
 
-    Inside the context the first SIGINT only sets ``requested``, which the training loop reads
-    between iterations, so that what it saves is never a half-made update. The first also restores
-    the earlier handler, so that a second one raises :class:`KeyboardInterrupt`. Outside the main
-    thread, where Python allows no handlers, it does nothing.
+    Inside the context the first SIGINT or SIGTERM only sets ``signal``, which the training loop
+    reads between iterations, so that what it saves is never a half-made update. The first also
+    restores the earlier handlers, so that a second one acts as it would have without: SIGINT
+    raises :class:`KeyboardInterrupt`, SIGTERM ends the process. Outside the main thread, where
+    Python allows no handlers, it does nothing.
+
+    Attributes:
+        signal: the signal that asked to stop, or None.
 
     Examples:
         >>> import signal
@@ -30,19 +34,23 @@ class StopOnInterrupt:
         ...             signal.raise_signal(signal.SIGINT)
         ...         if stop.requested:
         ...             break
-        >>> iteration
-        3
+        >>> iteration, stop.signal.name
+        (3, 'SIGINT')
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        self._earlier: Any = None
-        self._installed = False
+        self.signal: signal.Signals | None = None
+        self._earlier: dict[signal.Signals, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether one of the signals came."""
+        return self.signal is not None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._earlier = signal.signal(signal.SIGINT, self._request)
-            self._installed = True
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._earlier[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(
@@ -54,14 +62,14 @@ class StopOnInterrupt:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.signal = signal.Signals(number)
         self._restore()
-        _logger.warning("finishing this iteration; Ctrl-C once more stops at once")
+        _logger.warning("%s: finishing this iteration; another stops at once", self.signal.name)
 
     def _restore(self) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, self._earlier)
-            self._installed = False
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+        self._earlier.clear()
 
 
 @contextmanager

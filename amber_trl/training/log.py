@@ -134,6 +134,39 @@ class TrainingLog:
             "frames_per_second": frames / seconds,
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """Unfinished episodes, time so far, and where each table ends, which is then on disk."""
+        return {
+            "recorder": self.recorder.state_dict(),
+            "episodes": len(self.episodes),
+            "positions": self._run.positions(),
+            "seconds": time.perf_counter() - self._started,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state, in the run directory that it was saved in.
+
+        Args:
+            state: what :meth:`state_dict` returned. Rows written after it are removed.
+
+        Raises:
+            ValueError: if the run directory's tables are not those of the state.
+        """
+        frames = int(state["recorder"]["frames"])
+        self._run.rewind(state["positions"], frames)
+        episodes = self._run.read_episodes()
+        if len(episodes) != state["episodes"]:
+            raise ValueError(
+                f"{self._run.path}/episodes.csv holds {len(episodes)} episodes where the checkpoint "
+                f"counts {state['episodes']}: restore the file, or start the run again"
+            )
+        self.recorder.load_state_dict(state["recorder"])
+        self.episodes = episodes
+        self._bar.n = self._bar.initial = frames
+        self._bar.refresh()
+        self._lapped = time.perf_counter()
+        self._started = self._lapped - state["seconds"]
+
     def close(self) -> None:
         """Closes the bar and the run directory's files."""
         self._bar.close()

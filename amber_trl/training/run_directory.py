@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ _LEDGER_COLUMNS = (
     "reason",
 )
 _TABLES = ("episodes.csv", "iterations.csv", "timing.csv")
+_CHECKPOINTS = "checkpoints"
 _FILES = (*_TABLES, "config.json", "versions.json", "policy.pt", "summary.json")
 
 
@@ -51,11 +53,17 @@ class RunDirectory:
 
     Args:
         path: directory, created with its parents.
-        overwrite: remove the files of an earlier run in it. Other files are never touched.
+        overwrite: remove the files and checkpoints of an earlier run in it. Other files are never
+            touched.
+        resume: go on with the run in it, whose tables :meth:`rewind` then takes back to where a
+            checkpoint was written.
         tensorboard: also log every iteration to ``path/tensorboard``.
 
     Raises:
-        FileExistsError: if ``path`` already holds a run and ``overwrite`` is false.
+        FileExistsError: if ``path`` already holds a run and neither ``overwrite`` nor ``resume``
+            is set.
+        FileNotFoundError: if ``resume`` is set and ``path`` lacks one of a run's tables.
+        ValueError: if both are set.
         NotADirectoryError: if ``path`` is a file.
         ImportError: if ``tensorboard`` is asked for and not installed.
 
@@ -73,13 +81,21 @@ class RunDirectory:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, overwrite: bool = False, tensorboard: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+        tensorboard: bool = False,
     ) -> None:
+        if overwrite and resume:
+            raise ValueError("overwrite=True and resume=True: choose one")
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"run directory {self.path}: it is a file; name a directory")
-        held = [self.path / name for name in _FILES if (self.path / name).exists()]
-        held += sorted((self.path / "tensorboard").glob("events.out.tfevents.*"))
+        if resume:
+            self._check_resumable()
+        held = [] if resume else self._held()
         if held and not overwrite:
             raise FileExistsError(
                 f"run directory {self.path} already holds a run ({held[0].name}): name another "
@@ -87,11 +103,32 @@ class RunDirectory:
             )
         logger = _tensorboard_logger(self.path) if tensorboard else None
         self.path.mkdir(parents=True, exist_ok=True)
-        for file in held:
-            file.unlink()
+        for item in held:
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
         self._logger = logger
-        self._episodes, self._iterations, self._timing = (_Table(self.path / n) for n in _TABLES)
-        self._episodes.start(_EPISODE_COLUMNS)
+        self._episodes, self._iterations, self._timing = (
+            _Table(self.path / name, resume=resume) for name in _TABLES
+        )
+        if not resume:
+            self._episodes.start(_EPISODE_COLUMNS)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory for the run's checkpoints; not created here."""
+        return self.path / _CHECKPOINTS
+
+    def _held(self) -> list[Path]:
+        held = [self.path / name for name in _FILES if (self.path / name).exists()]
+        held += sorted((self.path / "tensorboard").glob("events.out.tfevents.*"))
+        return held + [path for path in (self.checkpoints,) if path.exists()]
+
+    def _check_resumable(self) -> None:
+        for name in ("config.json", *_TABLES):
+            if not (self.path / name).is_file():
+                raise FileNotFoundError(
+                    f"run directory {self.path} has no {name}, so there is no run to resume: "
+                    "name the directory of a run that was interrupted"
+                )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes ``config.json``, and ``versions.json`` beside it.
@@ -169,13 +206,51 @@ class RunDirectory:
         """
         self._write_json("summary.json", {**summary, "versions": _package_versions()})
 
+    def read_config(self) -> dict[str, Any]:
+        """What ``config.json`` holds."""
+        config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        return config
+
+    def read_episodes(self) -> list[Episode]:
+        """The episodes in ``episodes.csv``, as they were appended."""
+        self._episodes.flush()
+        with self._episodes.path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))[1:]
+        return [
+            Episode(int(frame), float(total), int(length), terminated == "1", truncated == "1")
+            for frame, total, length, terminated, truncated in rows
+        ]
+
     def positions(self) -> dict[str, int]:
-        """Bytes written so far to each table, by file name: where a resumed run would go on."""
-        return {t.path.name: t.position for t in (self._episodes, self._iterations, self._timing)}
+        """Bytes of each table, by file name, all on disk: where a resumed run would go on."""
+        return {table.path.name: table.sync() for table in self._tables}
+
+    def rewind(self, positions: Mapping[str, int], frames: int) -> None:
+        """Takes the tables back to where they were, so that no row is missing or there twice.
+
+        Args:
+            positions: what :meth:`positions` returned.
+            frames: frames of the training at that time; TensorBoard drops what came later.
+
+        Raises:
+            ValueError: if a table is shorter than it was.
+        """
+        for table in self._tables:
+            table.check(positions[table.path.name])
+        for table in self._tables:
+            table.truncate(positions[table.path.name])
+        if self._logger is not None:
+            writer = self._logger.experiment
+            writer.purge_step = frames + 1
+            writer.close()  # it opens another file, which says so
+
+    @property
+    def _tables(self) -> tuple[_Table, ...]:
+        return (self._episodes, self._iterations, self._timing)
 
     def close(self) -> None:
         """Closes all files; what was appended stays."""
-        for table in (self._episodes, self._iterations, self._timing):
+        for table in self._tables:
             table.close()
         if self._logger is not None:
             self._logger.experiment.close()
@@ -203,16 +278,35 @@ class RunDirectory:
 class _Table:
     """A CSV file whose columns the first row settles."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
         self._columns: tuple[str, ...] | None = None
-        self._file: TextIO = path.open("w", newline="", encoding="utf-8")
+        self._file: TextIO = path.open("a+" if resume else "w", newline="", encoding="utf-8")
         self._writer = csv.writer(self._file, lineterminator="\n")
 
-    @property
-    def position(self) -> int:
+    def sync(self) -> int:
+        """Puts all rows on disk, and returns their bytes."""
         self.flush()
-        return self._file.tell()
+        os.fsync(self._file.fileno())
+        return self._size
+
+    def check(self, position: int) -> None:
+        if self._size < position:
+            raise ValueError(
+                f"{self.path} has {self._size} bytes, but had {position} when the checkpoint was "
+                "written: rows are missing; restore the file, or start the run again"
+            )
+
+    def truncate(self, position: int) -> None:
+        self._file.truncate(position)
+        self._file.seek(0)
+        header = self._file.readline().rstrip("\n")
+        self._columns = tuple(header.split(",")) if header else None
+        self._file.seek(0, os.SEEK_END)
+
+    @property
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
 
     def start(self, columns: Iterable[str]) -> None:
         self._columns = tuple(columns)

@@ -54,3 +54,17 @@ def test_a_child_started_in_the_shield_outlives_an_interrupt() -> None:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
     child.send_signal(signal.SIGINT)
     assert child.wait(timeout=60) == 0
+
+
+def test_sigterm_asks_first_and_the_second_ends_the_process() -> None:
+    program = (
+        "import signal; from amber_trl.training import StopOnInterrupt\n"
+        "with StopOnInterrupt() as stop:\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    print(stop.signal.name, flush=True)\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    print('still here')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stdout.split() == ["SIGTERM"]

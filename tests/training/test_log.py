@@ -85,3 +85,45 @@ def test_without_ledger_metrics_or_episodes(tmp_path: Path) -> None:
 def test_numbers_below_one_are_refused(tmp_path: Path, wrong: tuple[int, int, int]) -> None:
     with RunDirectory(tmp_path) as run, pytest.raises(ValueError, match="=0 given to TrainingLog"):
         TrainingLog(run, *wrong)
+
+
+def _iterate(log: TrainingLog, done: bool) -> None:
+    log.lap("collect")
+    log.iteration(_batch(1.0, done), {}, NO_UPDATES)
+
+
+def test_goes_on_from_a_saved_state(tmp_path: Path) -> None:
+    def tables() -> list[bytes]:
+        return [(tmp_path / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
+
+    run = RunDirectory(tmp_path)
+    run.write_config({})
+    with TrainingLog(run, 16, 4, progress=False) as log:
+        _iterate(log, True)
+        _iterate(log, False)
+        state = log.state_dict()
+        _iterate(log, True)
+        _iterate(log, True)
+        whole, summary = tables(), log.summary()
+    with TrainingLog(RunDirectory(tmp_path, resume=True), 16, 4, progress=False) as log:
+        log.load_state_dict(state)
+        _iterate(log, True)
+        _iterate(log, True)
+        assert tables() == whole
+        again = log.summary()
+    assert again["seconds"] >= state["seconds"]
+    for name in ("final_score", "speed_score", "frames", "episodes"):
+        assert again[name] == summary[name]
+
+
+def test_another_run_s_state_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_config({})
+    with TrainingLog(run, 16, 4, progress=False) as log:
+        _iterate(log, True)
+        state = log.state_dict() | {"episodes": 5}
+    with (
+        TrainingLog(RunDirectory(tmp_path, resume=True), 16, 4, progress=False) as log,
+        pytest.raises(ValueError, match="holds 1 episodes where the checkpoint counts 5"),
+    ):
+        log.load_state_dict(state)

@@ -138,3 +138,88 @@ def test_missing_tensorboard_says_what_to_install(
     with pytest.raises(ImportError, match=r"pip install .amber_trl\[tensorboard\]"):
         RunDirectory(tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
+
+
+def _write(run: RunDirectory, frames: int) -> None:
+    run.append_episodes([Episode(frames, 0.1 + frames, 3, False, True)])
+    run.append_iteration({"frames": frames, "loss": 0.3 * frames})
+    run.append_timing({"frames": frames, "seconds": 0.5})
+
+
+def _tables(path: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in path.glob("*.csv")}
+
+
+def test_a_resumed_run_has_no_row_twice_and_none_missing(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.write_config({"seed": 1})
+        _write(run, 8)
+        positions = run.positions()
+        _write(run, 16)
+        whole = _tables(tmp_path)
+    with RunDirectory(tmp_path, resume=True) as run:
+        run.rewind(positions, frames=8)
+        assert run.read_config() == {"seed": 1}
+        assert run.read_episodes() == [Episode(8, 8.1, 3, False, True)]
+        assert run.positions() == positions
+        _write(run, 16)
+        with pytest.raises(ValueError, match=r"\['frames'\] given to iterations.csv"):
+            run.append_iteration({"frames": 24})
+    assert _tables(tmp_path) == whole
+
+
+def test_rewinding_to_before_the_first_row_settles_columns_anew(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.write_config({})
+        start = run.positions()
+        _write(run, 8)
+    with RunDirectory(tmp_path, resume=True) as run:
+        run.rewind(start, frames=0)
+        run.append_iteration({"frames": 8, "other": 1})
+    assert (tmp_path / "iterations.csv").read_text() == "frames,other\n8,1\n"
+
+
+def test_a_table_that_lost_rows_is_refused_and_nothing_changed(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.write_config({})
+        _write(run, 8)
+        positions = run.positions()
+    (tmp_path / "timing.csv").write_text("frames\n")
+    before = _tables(tmp_path)
+    with (
+        RunDirectory(tmp_path, resume=True) as run,
+        pytest.raises(ValueError, match=r"timing.csv has 7 bytes, but had \d+"),
+    ):
+        run.rewind(positions, frames=8)
+    assert _tables(tmp_path) == before
+
+
+def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no config.json, so there is no run to resume"):
+        RunDirectory(tmp_path, resume=True)
+    with pytest.raises(ValueError, match="choose one"):
+        RunDirectory(tmp_path, resume=True, overwrite=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwriting_removes_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "000000002048").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="checkpoints"):
+        RunDirectory(tmp_path)
+    RunDirectory(tmp_path, overwrite=True).close()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_tensorboard_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with RunDirectory(tmp_path, tensorboard=True) as run:
+        run.write_config({})
+        for frames in (8, 16, 24):
+            run.append_iteration({"frames": frames, "loss": float(frames)})
+            if frames == 8:
+                positions = run.positions()
+    with RunDirectory(tmp_path, resume=True, tensorboard=True) as run:
+        run.rewind(positions, frames=8)
+        run.append_iteration({"frames": 16, "loss": -1.0})
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(8, 8.0), (16, -1.0)]
