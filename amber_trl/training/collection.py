@@ -1,0 +1,71 @@
+"""The state of a collection: collector and simulators together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchrl.collectors import BaseCollector
+from torchrl.envs import EnvBase
+
+from amber_trl.collectors import GymCollector
+from amber_trl.envs import SimulatorState
+
+
+class CollectionState:
+    """Saves where a collector is, so that its next batch is the one it would have been.
+
+    A collector's own state has counters, but no simulator. This one has both, and then puts back
+    the running episodes too. Where that is impossible, :attr:`inexact` says why; loading then
+    starts new episodes, as TorchRL's collectors do.
+
+    Args:
+        collector: exact with :class:`~amber_trl.collectors.GymCollector`.
+        env: the environment that it collects from.
+
+    Examples:
+        >>> import torch
+        >>> from amber_trl.collectors import GymCollector
+        >>> from amber_trl.envs import make_env
+        >>> from amber_trl.modules import gaussian_actor
+        >>> from amber_trl.training import CollectionState
+        >>> actor = gaussian_actor(observation_size=3, action_size=1)
+        >>> def begin():
+        ...     env = make_env("Pendulum-v1", num_envs=2, seed=0)
+        ...     collector = GymCollector(env, actor, frames_per_batch=64)
+        ...     return collector, CollectionState(collector, env)
+        >>> (first, its_state), (second, other_state) = begin(), begin()
+        >>> _ = first.rollout()
+        >>> other_state.load_state_dict(its_state.state_dict())
+        >>> generator = torch.random.get_rng_state()
+        >>> batch = first.rollout()
+        >>> torch.random.set_rng_state(generator)
+        >>> torch.equal(batch["next", "reward"], second.rollout()["next", "reward"])
+        True
+    """
+
+    def __init__(self, collector: BaseCollector, env: EnvBase) -> None:
+        self._collector = collector
+        self._simulators = SimulatorState(env)
+        self.inexact: tuple[str, ...] = self._simulators.inexact
+        """Why running episodes cannot be put back; empty if they can."""
+        if not isinstance(collector, GymCollector):
+            name = type(collector).__name__
+            self.inexact += (f"{name} keeps its running episodes to itself; GymCollector does not",)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The collector's state and, if it can be put back, the simulators'."""
+        simulators = None if self.inexact else self._simulators.state_dict()
+        return {"collector": dict(self._collector.state_dict()), "simulators": simulators}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved state, with the running episodes unless :attr:`inexact`.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+        """
+        if self.inexact or state["simulators"] is None:
+            self._collector.load_state_dict(state["collector"])
+            return
+        self._simulators.load_state_dict(state["simulators"])
+        self._collector.load_state_dict(state["collector"], restore_carrier=True)
