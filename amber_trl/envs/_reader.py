@@ -30,6 +30,7 @@ CODE = (
     types.ModuleType,
     functools.partial,
     np.ufunc,
+    type(np.clip),  # NumPy's own functions
 )
 # How the object was made, or how it is shown: a new one has its own.
 _MAKING = ("metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
@@ -47,7 +48,11 @@ def has_only_attributes(value: object) -> bool:
 
 def class_name(value: object) -> str:
     """Module and name of a value's class."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return f"{_module(value)}.{type(value).__qualname__}"
+
+
+def _module(value: object) -> str:
+    return str(getattr(type(value), "__module__", "unknown"))  # SWIG's classes have none
 
 
 class Reader:
@@ -128,6 +133,8 @@ class Reader:
             if has_only_attributes(value):
                 return {"kind": "object", **self.attributes(value, path)}
         where = " inside a container" if inside else ""
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            where = " of objects"
         return self._problem(f"{path} is a {class_name(value)}{where}, which cannot be read")
 
     def _container(self, value: Any, path: str) -> Any:
@@ -167,25 +174,28 @@ class Reader:
         for path, owner in self._bound:
             if id(owner) not in self._known and id(owner) not in self._seen:
                 self._problem(f"{path} is a method of a {class_name(owner)}, which was not read")
-        owners: dict[int, list[tuple[str, codecs.Array]]] = {}
-        for path, array in self._arrays:
-            owner = array
-            while isinstance(owner.base, np.ndarray):
-                owner = owner.base
-            if owner.base is not None and array.flags.writeable:
-                self._problem(f"{path} shows memory of a {class_name(owner.base)}")
-            others = owners.setdefault(id(owner), [])
-            for other, earlier in others:
-                if np.may_share_memory(array, earlier):
-                    self._problem(f"{path} shows the memory of {other}")
-            others.append((path, array))
+        for number, (path, array) in enumerate(self._arrays):
+            if array.base is not None:
+                self._check_view(path, array, self._arrays[:number] + self._arrays[number + 1 :])
+
+    def _check_view(
+        self, path: str, array: codecs.Array, others: list[tuple[str, codecs.Array]]
+    ) -> None:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if array.flags.writeable and not isinstance(owner.base, torch.Tensor | None):
+            self._problem(f"{path} shows memory of a {class_name(owner.base)}")
+        for other_path, other in others:
+            if np.shares_memory(array, other):
+                self._problem(f"{path} shows the memory of {other_path}")
 
 
 def _is_left(value: Any) -> bool:
     return (
         isinstance(value, EnvSpec | logging.Logger)
         or codecs.is_mujoco(value, "MjModel")
-        or type(value).__module__.startswith(_SHOWING)
+        or _module(value).startswith(_SHOWING)
     )
 
 
