@@ -145,7 +145,7 @@ class Reader:
             if item is LEFT:
                 return LEFT  # an item alone could not be left
             items.append(item)
-        state = {"kind": type(value).__name__, "items": items}
+        state: dict[str, Any] = {"kind": type(value).__name__, "items": items}
         if isinstance(value, dict):
             if any(type(key) not in _NUMBERS for key in keys):
                 return self._problem(f"{path} has keys that are neither numbers nor strings")

@@ -82,7 +82,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
                 self.step(action)
             self._check_end(state["end"])
         base.np_random = codecs.plain_to_generator(state["end"]["generator"], base.np_random)
-        vars(base)["_np_random_seed"] = state["end"]["seed"]
+        base._np_random_seed = state["end"]["seed"]
         for saved, space in zip(state["end"]["spaces"], self._spaces(), strict=True):
             codecs.plain_to_space(saved, space)
 

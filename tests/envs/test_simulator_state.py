@@ -192,7 +192,8 @@ def test_attributes_that_only_the_new_environment_has_are_removed() -> None:
 )
 def test_another_environment_is_refused(options: dict[str, Any], message: str) -> None:
     state = SimulatorState(make_env("Pendulum-v1", 2)).state_dict()
-    other = make_env(**({"env_id": "Pendulum-v1", "num_envs": 2} | options))
+    arguments: dict[str, Any] = {"env_id": "Pendulum-v1", "num_envs": 2}
+    other = make_env(**(arguments | options))
     with pytest.raises(ValueError, match=message):
         SimulatorState(other).load_state_dict(state)
 
