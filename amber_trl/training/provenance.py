@@ -1,0 +1,71 @@
+"""What a run was made with: versions and machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+_PACKAGES = (
+    "amber_trl",
+    "torch",
+    "torchrl",
+    "tensordict",
+    "gymnasium",
+    "mujoco",
+    "box2d",
+    "numpy",
+)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a run's numbers depend on, by name."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        if (version := _version(name)) is not None:
+            versions[name] = version
+    return versions
+
+
+def machine() -> dict[str, str]:
+    """What the last bits of a run's numbers depend on: system, processor, instruction set, GPU."""
+    found = {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+    if torch.cuda.is_initialized():  # a run on the CPU does not wake the GPU up for its name
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Says in words where two answers of the functions above differ, one string each."""
+    return tuple(
+        f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    )
+
+
+@functools.cache  # reading them takes as long as writing a small checkpoint
+def _version(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+@functools.cache
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor()

@@ -1,0 +1,161 @@
+"""Kills processes that save checkpoints, and looks at what they leave; run as a program.
+
+    python -m tests.training.killed_saves calls DIRECTORY
+    python -m tests.training.killed_saves random DIRECTORY KILLS
+
+It forks, so that only one process imports torch. ``calls`` kills at each fsync and rename of
+two saves; ``random`` kills at random times. Prints how many processes were killed.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from amber_trl.training import verify_run
+from tests.training.checkpointed import Learner
+
+_CALLS = ("fsync", "rename", "replace")
+
+
+def kill_at_call(number: int, *, after: bool) -> None:
+    """Lets this process die at its ``number``-th fsync or rename; after: its renames only."""
+    names = _CALLS[1:] if after else _CALLS
+    count = itertools.count(1)
+
+    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            last = next(count) == number
+            if last and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = call(*args, **kwargs)
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return counted
+
+    for name in names:
+        setattr(os, name, deadly(getattr(os, name)))
+
+
+def go_on(directory: Path, saves: int, report: TextIO) -> None:
+    """Resumes, saves, and reports the frames of each finished save."""
+    torch.manual_seed(1)
+    learner = Learner()
+    checkpoints = learner.checkpoints(directory)
+    checkpoints.restore()
+    for _ in range(saves):
+        learner.step()
+        checkpoints.save(learner.counter.frames, score=-learner.counter.frames)
+        report.write(f"{learner.counter.frames}\n")
+        report.flush()
+
+
+def start(work: Callable[[TextIO], None]) -> tuple[int, TextIO]:
+    """Forks; returns the child and its reports."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w") as report:
+                work(report)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    return child, os.fdopen(reading)
+
+
+def was_killed(child: int) -> bool:
+    """Waits for a child, which must have been killed or have ended well."""
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or status == 0, f"the saving process ended with status {status}"
+    return os.WIFSIGNALED(status)
+
+
+def look(directory: Path, finished: int, expected: dict[int, list[float]]) -> int:
+    """All checkpoints verify, the newest is no older than the last finished save; its frames."""
+    learner = Learner()
+    restored = learner.checkpoints(directory).restore()
+    frames = 0 if restored is None else restored.manifest.frames
+    assert finished <= frames <= finished + 10, (finished, frames)
+    if restored is not None:
+        problems = [problem for _, problem in verify_run(directory) if problem]
+        assert not problems, problems
+        assert learner.fingerprint() == expected[frames]
+    left = [path.name for path in directory.glob(".*")]
+    assert not left, left
+    return frames
+
+
+def fingerprints(steps: int) -> dict[int, list[float]]:
+    """What the uninterrupted learner is after each step."""
+    torch.manual_seed(1)
+    learner, found = Learner(), {}
+    for _ in range(steps):
+        learner.step()
+        found[learner.counter.frames] = learner.fingerprint()
+    return found
+
+
+def at_each_call(directory: Path) -> int:
+    """Kills in the first save, and in a fourth, which removes others; then one goes on."""
+    expected, kills = fingerprints(5), 0
+    go_on(directory / "three", 3, io.StringIO())
+    for before, after in itertools.product((0, 3), (False, True)):
+        for number in itertools.count(1):
+            place = directory / "place"
+            shutil.copytree(directory / "three", place) if before else place.mkdir()
+
+            def work(report: TextIO, number: int = number, after: bool = after) -> None:
+                kill_at_call(number, after=after)
+                go_on(directory / "place", 1, report)
+
+            child, reports = start(work)
+            with reports:
+                finished = int(reports.readline() or 10 * before)
+            killed = was_killed(child)
+            frames = look(place, finished, expected)
+            go_on(place, 1, io.StringIO())
+            look(place, frames + 10, expected)
+            shutil.rmtree(place)
+            kills += killed
+            if not killed:
+                break
+    return kills
+
+
+def at_random(directory: Path, kills: int) -> int:
+    """One learner, killed again and again; it never loses more than the save in progress."""
+    expected, times = fingerprints(100 * kills), random.Random(0)
+    for _ in range(kills):
+        child, reports = start(lambda report: go_on(directory, 100, report))
+        with reports:
+            first = reports.readline()
+            time.sleep(times.uniform(0.0, 0.05))
+            os.kill(child, signal.SIGKILL)
+            finished = int([first, *reports][-1])
+        assert was_killed(child)
+        look(directory, finished, expected)
+    return kills
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    where = Path(sys.argv[2])
+    done = at_each_call(where) if sys.argv[1] == "calls" else at_random(where, int(sys.argv[3]))
+    sys.stdout.write(f"{done}\n")

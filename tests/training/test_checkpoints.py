@@ -1,0 +1,325 @@
+"""What a directory of checkpoints keeps, loads and refuses while no file is damaged."""
+
+import json
+import logging
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+from torchrl.checkpoint import Checkpoint, GlobalRNGState
+
+from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.training import (
+    CheckpointError,
+    Checkpoints,
+    best_checkpoint,
+    list_checkpoints,
+    read_component,
+    verify_checkpoint,
+    verify_run,
+)
+from tests.training.checkpointed import Learner, stepped
+
+
+def _names(directory: Path) -> list[str]:
+    return [path.name for path in list_checkpoints(directory)]
+
+
+def _save_all(directory: Path, *scores: float | None, keep_last: int = 2) -> Checkpoints:
+    checkpoints = Checkpoints(directory, {"a": nn.Linear(2, 1)}, keep_last=keep_last)
+    for index, score in enumerate(scores):
+        checkpoints.save(10 * index, score=score)
+    return checkpoints
+
+
+def test_everything_comes_back_and_goes_on_the_same(tmp_path: Path) -> None:
+    learner, fingerprints = stepped(tmp_path, 3)
+    learner.step()
+    then = learner.fingerprint()
+    other = Learner()
+    restored = other.checkpoints(tmp_path).restore()
+    assert restored is not None
+    assert restored.manifest.frames == 30
+    assert restored.path == tmp_path / "000000000030"
+    assert restored.differences == ()
+    assert other.fingerprint() == fingerprints[-1]
+    other.step()
+    assert other.fingerprint() == then
+
+
+def test_another_process_reads_it(tmp_path: Path) -> None:
+    _, fingerprints = stepped(tmp_path, 2)
+    program = (
+        "import sys; from pathlib import Path; from tests.training.checkpointed import Learner\n"
+        "learner = Learner(); learner.checkpoints(Path(sys.argv[1])).restore()\n"
+        "print(learner.fingerprint())"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    assert json.loads(run.stdout) == fingerprints[-1]
+
+
+def test_nothing_to_restore(tmp_path: Path) -> None:
+    assert Learner().checkpoints(tmp_path / "none").restore() is None
+    assert not (tmp_path / "none").exists()
+    assert list_checkpoints(tmp_path / "none") == []
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        verify_run(tmp_path)
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
+    _save_all(tmp_path, 1.0, 5.0, 2.0, math.nan, None, 3.0)
+    assert _names(tmp_path) == ["000000000010", "000000000040", "000000000050"]
+    assert best_checkpoint(tmp_path) == tmp_path / "000000000010"
+    assert sorted(path.name for path in tmp_path.iterdir()) == _names(tmp_path)
+
+
+def test_of_equal_scores_the_newest_is_best_and_none_is_never(tmp_path: Path) -> None:
+    _save_all(tmp_path / "equal", 5.0, 5.0, 1.0, 1.0)
+    assert _names(tmp_path / "equal") == ["000000000010", "000000000020", "000000000030"]
+    _save_all(tmp_path / "none", None, math.nan, None)
+    assert _names(tmp_path / "none") == ["000000000010", "000000000020"]
+    assert best_checkpoint(tmp_path / "none") is None
+
+
+def test_best_is_known_to_the_next_process(tmp_path: Path) -> None:
+    _save_all(tmp_path, 9.0, 1.0, 1.0)
+    checkpoints = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}, keep_last=1)
+    checkpoints.save(1000, score=2.0)
+    assert _names(tmp_path) == ["000000000000", "000000001000"]
+
+
+def test_saving_at_the_same_frames_supersedes(tmp_path: Path) -> None:
+    network = nn.Linear(2, 1)
+    checkpoints = Checkpoints(tmp_path, {"a": network})
+    checkpoints.save(10, score=None)
+    checkpoints.save(20, score=None)
+    nn.init.constant_(network.weight, 7.0)
+    again = checkpoints.save(20, score=None)
+    assert again.name == "000000000020-1"
+    assert _names(tmp_path) == ["000000000010", "000000000020-1"]
+    nn.init.zeros_(network.weight)
+    restored = checkpoints.restore()
+    assert restored is not None
+    assert restored.path == again
+    assert network.weight.tolist() == [[7.0, 7.0]]
+
+
+def test_more_frames_than_the_name_has_digits(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)})
+    for frames in (999_999_999_999, 1_000_000_000_000):
+        checkpoints.save(frames, score=None)
+    assert _names(tmp_path) == ["999999999999", "1000000000000"]
+
+
+def test_manifest_says_what_was_saved(tmp_path: Path) -> None:
+    details = {"exactness": "approximate", "reasons": ["a GPU"]}
+    path = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}).save(5, score=1.5, details=details)
+    manifest = verify_checkpoint(path)
+    assert (manifest.frames, manifest.score, manifest.details) == (5, 1.5, details)
+    assert {"python", "torch", "torchrl", "amber_trl"} <= set(manifest.versions)
+    assert {"system", "processor", "instructions"} <= set(manifest.machine)
+    assert manifest.created.endswith("+00:00")
+    files = {f.relative_to(path).as_posix() for f in path.rglob("*") if f.is_file()}
+    assert files - set(manifest.files) == {"manifest.json", "manifest.sha256"}
+    assert set(manifest.components.values()) <= files
+    assert verify_run(tmp_path) == [(path, None)]
+
+
+def test_sha256sum_reads_the_digest(tmp_path: Path) -> None:
+    path = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}).save(5, score=None)
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "manifest.sha256"],
+        cwd=path,
+        check=True,
+        capture_output=True,
+    )
+
+
+def test_what_differs_here_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, _ = stepped(tmp_path, 1)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")
+    restored = learner.checkpoints(tmp_path).restore()
+    assert restored is not None
+    (difference,) = restored.differences
+    assert difference.startswith("instructions was ")
+    assert difference.endswith("is ABACUS")
+
+
+def test_torchrl_reads_the_states(tmp_path: Path) -> None:
+    network, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    path = Checkpoints(tmp_path, {"actor": network}).save(5, score=None)
+    assert Checkpoint(actor=other).load(path / "state").loaded == {"actor"}
+    assert torch.equal(network.weight, other.weight)
+
+
+def test_replay_buffer_comes_back(tmp_path: Path) -> None:
+    def buffer() -> MultiBatchReplayBuffer:
+        return MultiBatchReplayBuffer(2, 8, minibatch_size=4)
+
+    first, second = buffer(), buffer()
+    first.extend(TensorDict({"x": torch.arange(8.0)}, [8]))
+    Checkpoints(tmp_path, {"replay": first}).save(8, score=None)
+    assert Checkpoints(tmp_path, {"replay": second}).restore()
+    assert [b["x"].tolist() for b in first] == [b["x"].tolist() for b in second]
+
+
+def test_loading_shares_nothing_and_saving_neither(tmp_path: Path) -> None:
+    learner, fingerprints = stepped(tmp_path, 1)
+    learner.step()  # in place; the file keeps what was
+    one, other = Learner(), Learner()
+    one.checkpoints(tmp_path).restore()
+    other.checkpoints(tmp_path).restore()
+    assert one.fingerprint() == other.fingerprint() == fingerprints[0]
+    one.step()
+    assert other.fingerprint()[:-1] == fingerprints[0][:-1]
+    path = list_checkpoints(tmp_path)[0]
+    first, second = (read_component(path, "network")["weight"] for _ in range(2))
+    first.zero_()
+    assert second.abs().sum() > 0
+    assert verify_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(verify_checkpoint, id="verify"),
+        pytest.param(lambda path: read_component(path, "generators"), id="read"),
+        pytest.param(lambda path: verify_run(path.parent), id="verify_run"),
+    ],
+)
+def test_reading_moves_no_generator(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    stepped(tmp_path, 1)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state()  # type: ignore[index]  # noqa: NPY002
+    read(list_checkpoints(tmp_path)[0])
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]  # type: ignore[index]  # noqa: NPY002
+    assert torch.equal(torch.random.get_rng_state(), before[2])
+
+
+def test_restoring_moves_generators_only_if_they_are_a_component(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "without", {"a": nn.Linear(2, 1)})
+    checkpoints.save(1, score=None)
+    before = torch.random.get_rng_state()
+    checkpoints.restore()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+    checkpoints = Checkpoints(tmp_path / "with", {"generators": GlobalRNGState()})
+    checkpoints.save(1, score=None)
+
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), torch.rand(()).item()  # noqa: NPY002
+
+    drawn = draw()
+    checkpoints.restore()
+    assert draw() == drawn
+
+
+def test_components_load_in_the_order_given(tmp_path: Path) -> None:
+    loaded: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"name": self.name}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            assert state == {"name": self.name}
+            loaded.append(self.name)
+
+    names = ["zebra", "ant", "Mouse", "b.1", "b-2", "b_3"]
+    checkpoints = Checkpoints(tmp_path, {name: Part(name) for name in names})
+    checkpoints.save(1, score=None)
+    checkpoints.restore()
+    assert loaded == names
+
+
+def test_left_overs_of_a_kill_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    stepped(tmp_path, 1)
+    stage = tmp_path / f".stage-000000000020-{'0' * 32}"
+    trash = tmp_path / f".trash-000000000020-1-{'f' * 32}"
+    mine = [
+        tmp_path / name for name in (".stage-mine", "notes", ".trash-1-2", "12", "0000000000x0")
+    ]
+    for path in (stage, trash, *mine):
+        path.mkdir()
+        (path / "file").write_text("x")
+    Learner().checkpoints(tmp_path)
+    assert not stage.exists()
+    assert not trash.exists()
+    assert all((path / "file").exists() for path in mine)
+    assert _names(tmp_path) == ["000000000010"]
+
+
+def test_other_components_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    path = Checkpoints(tmp_path, {"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)}).save(1, score=None)
+    fresh = nn.Linear(2, 1)
+    before = fresh.weight.clone()
+    for components in ({"a": fresh}, {"a": fresh, "b": nn.Linear(2, 1), "c": fresh}):
+        with pytest.raises(ValueError, match=r"saved with \['a', 'b'\]: give the same"):
+            Checkpoints(tmp_path, components).restore()
+    assert torch.equal(fresh.weight, before)
+    with pytest.raises(CheckpointError, match=r"no component 'c': it has \['a', 'b'\]"):
+        read_component(path, "c")
+
+
+def test_a_state_that_does_not_fit_names_the_component(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}).save(1, score=None)
+    with pytest.raises(CheckpointError, match=r"(?s)component .a. cannot take .*size mismatch"):
+        Checkpoints(tmp_path, {"a": nn.Linear(3, 1)}).restore()
+    assert not caplog.records, "it is not the checkpoint that is wrong"
+
+
+def test_a_state_that_needs_code_to_load_is_not_saved(tmp_path: Path) -> None:
+    class Unsafe:
+        def state_dict(self) -> dict[str, Any]:
+            return {"generator": np.random.default_rng(0)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    with pytest.raises(CheckpointError, match=r"'odd' holds .*numpy.*weights_only"):
+        Checkpoints(tmp_path, {"odd": Unsafe()}).save(1, score=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    part = {"a": nn.Linear(2, 1)}
+    with pytest.raises(ValueError, match=r"components=\{\}"):
+        Checkpoints(tmp_path, {})
+    with pytest.raises(TypeError, match="'a' is a int without state_dict"):
+        Checkpoints(tmp_path, {"a": 3})
+    with pytest.raises(ValueError, match=r"name '\.\./a'"):
+        Checkpoints(tmp_path, {"../a": nn.Linear(2, 1)})
+    with pytest.raises(ValueError, match="keep_last=0"):
+        Checkpoints(tmp_path, part, keep_last=0)
+    checkpoints = Checkpoints(tmp_path, part)
+    with pytest.raises(ValueError, match="frames=-1"):
+        checkpoints.save(-1, score=None)
+    with pytest.raises(ValueError, match="score=inf"):
+        checkpoints.save(1, score=math.inf)
+    with pytest.raises(ValueError, match="details="):
+        checkpoints.save(1, score=None, details={"x": math.nan})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_removed_at_opening_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / f".stage-000000000020-{'0' * 32}").mkdir()
+    with caplog.at_level(logging.INFO):
+        Learner().checkpoints(tmp_path)
+    assert "left half done" in caplog.text
