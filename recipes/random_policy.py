@@ -1,10 +1,10 @@
 """Measure what a random policy returns on the study's tasks, for the reference constants.
 
-    python recipes/random_policy.py --episodes 1000 --out amber_trl/evaluation/data/references.csv
+    python recipes/random_policy.py --out amber_trl/evaluation/data/references.csv
 
 Actions are drawn uniformly from the action space, by Gymnasium's own sampler. The table gets the
 mean return with its standard error, beside the paper's final score of PPO, and says where both
-come from. It takes about ten minutes.
+come from. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -33,36 +33,40 @@ class Config:
 
     out: Path
     """The table, a CSV file; replaced if it is there."""
-    episodes: Annotated[int, Range(2)] = 1000
-    """Episodes per task."""
+    episodes: Annotated[int, Range(2)] = 100
+    """Least number of episodes per task."""
+    frames: Annotated[int, Range(1)] = 100_000
+    """Least number of frames per task; whole episodes until both are reached."""
     seed: Annotated[int, Range(0)] = 0
     """Seeds environment and actions."""
     tasks: tuple[str, ...] = tuple(TASKS)
     """Gymnasium ids, of the study's tasks."""
 
 
-def random_returns(env_id: str, episodes: int, seed: int) -> list[float]:
-    """Return of each of ``episodes`` episodes under actions uniform in the action space."""
+def random_returns(env_id: str, config: Config) -> list[float]:
+    """Return of each episode under actions uniform in the action space."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
         env = gymnasium.make(env_id)
-    env.action_space.seed(seed)
-    env.reset(seed=seed)
-    returns = []
-    for _ in tqdm(range(episodes), desc=env_id):
-        env.reset()
-        total, over = 0.0, False
-        while not over:
-            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            total, over = total + float(reward), terminated or truncated
-        returns.append(total)
+    env.action_space.seed(config.seed)
+    env.reset(seed=config.seed)
+    returns: list[float] = []
+    with tqdm(desc=env_id, unit="frame") as bar:
+        while len(returns) < config.episodes or bar.n < config.frames:
+            env.reset()
+            total, over = 0.0, False
+            while not over:
+                _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+                total, over = total + float(reward), terminated or truncated
+                bar.update()
+            returns.append(total)
     env.close()
     return returns
 
 
 def row(env_id: str, config: Config) -> dict[str, str | int | float]:
     """The reference constants of one task."""
-    returns = random_returns(env_id, config.episodes, config.seed)
+    returns = random_returns(env_id, config)
     paper = paper_task_scores().query("metric == 'final' and setup == 'ppo'").set_index("task")
     reference = paper.loc[TASKS[env_id].paper_name]
     simulators = ", ".join(f"{name} {version(name)}" for name in ("gymnasium", "mujoco"))
@@ -74,8 +78,9 @@ def row(env_id: str, config: Config) -> dict[str, str | int | float]:
         "reference_return": reference["mean"],
         "reference_std": reference["std"],
         "reference_seeds": 10,
-        "source": f"random: recipes/random_policy.py --episodes {config.episodes} --seed "
-        f"{config.seed}, {simulators}; reference: final score of PPO in arXiv 1710.04423",
+        "source": f"random: recipes/random_policy.py --episodes {config.episodes} --frames "
+        f"{config.frames} --seed {config.seed}, {simulators}; "
+        "reference: final score of PPO in arXiv 1710.04423",
     }
 
 

@@ -47,6 +47,7 @@ def panels(
     """
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
+    height = max(height, 2.6 / rows)  # room for the legend and the labels of a single row
     figure = Figure(figsize=(WIDTH, height * rows + 0.6), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(titles) :]:
@@ -68,8 +69,8 @@ def label(figure: Figure, x: str, y: str) -> None:
     for axes in figure.axes:
         handles, names = axes.get_legend_handles_labels()
         found |= dict(zip(names, handles, strict=True))
-    where = "outside upper center"
-    figure.legend(found.values(), found.keys(), loc=where, ncols=4, fontsize=_TEXT, frameon=False)
+    options: dict[str, Any] = {"ncols": 4, "fontsize": _TEXT, "frameon": False}
+    figure.legend(list(found.values()), list(found), loc="outside upper center", **options)
 
 
 def by_seed(table: pd.DataFrame, value: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -69,16 +70,16 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
         for place, setup in enumerate(selection.setups):
             scores, color = selection.scores(setup, metric)[task], colors[setup]
             (row,) = table[(table["task"] == task) & (table["setup"] == setup)].itertuples()
-            spread = np.linspace(-0.08, 0.08, len(scores)) if len(scores) > 1 else [0.0]
+            spread = np.linspace(-0.08, 0.08, len(scores)) * (len(scores) > 1)
             axes.scatter(place - 0.2 + spread, scores, s=9, color=color, alpha=0.8, label="a run")
-            style = {"markersize": 4, "linewidth": 1.2, "capsize": 2}
+            style: dict[str, Any] = {"markersize": 4, "linewidth": 1.2, "capsize": 2}
             ends = [[row.mean - row.low], [row.high - row.mean]]
             name = "mean and 95 % interval"
             axes.errorbar(place + 0.05, row.mean, ends, fmt="s", color=color, label=name, **style)
             if not np.isnan(row.paper_mean):
                 grey, name = drawing.PAPER_COLOR, "paper: mean and deviation of 10 seeds"
-                place, ends = place + 0.28, row.paper_std
-                axes.errorbar(place, row.paper_mean, ends, fmt="D", color=grey, label=name, **style)
+                x, y, ends = place + 0.28, row.paper_mean, row.paper_std
+                axes.errorbar(x, y, ends, fmt="D", color=grey, label=name, **style)
         axes.set_xticks(range(len(selection.setups)), selection.setups)
         axes.set_xlim(-0.5, len(selection.setups) - 0.5)
     drawing.label(figure, "", f"{metric} score (return)")
@@ -112,7 +113,12 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
     for metric in METRICS:
         ours = average_normalized_score_table(selection, setups, metric).set_index("setup")
         for family, names in families.items():
-            style = {"color": colors[family], "label": family, "marker": "o", "markersize": 4}
+            style: dict[str, Any] = {
+                "color": colors[family],
+                "label": family,
+                "marker": "o",
+                "markersize": 4,
+            }
             x = [getattr(setups[name], parameter) for name in names]
             y = ours.loc[names]
             ends = [y["score"] - y["low"], y["high"] - y["score"]]
@@ -148,7 +154,8 @@ def swept(
     families: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):
         default = setups[name].default
-        alone = replace(setups[name], **{parameter: getattr(default, parameter)}) == default
-        if alone and setups[name].paper_family:
-            families.setdefault(setups[name].paper_family, []).append(name)
+        changed: dict[str, Any] = {parameter: getattr(default, parameter)}
+        family = setups[name].paper_family
+        if family and replace(setups[name], **changed) == default:
+            families.setdefault(family, []).append(name)
     return {family: found for family, found in families.items() if len(found) > 1}

@@ -17,6 +17,7 @@ from amber_trl.evaluation.tables import METRICS
 
 _LOG = logging.getLogger(__name__)
 _BAND = "Thick lines: mean over seeds, with 95 % bootstrap intervals; thin lines: seeds."
+_SMOOTH = "Running means over ten iterations."
 
 
 class Picture(NamedTuple):
@@ -62,12 +63,13 @@ def _ledger(study: Study, protocol: str) -> Iterator[Picture]:
     for name, names in {"": amber[:1], "-by-setup": amber}.items():
         if (one := _select(study, protocol, names)) and (name == "" or len(names) > 1):
             draw = partial(ledger_figures.active_batches, study, one)
-            yield Picture(f"active-batches{name}", f"Batches in use. {_BAND}", draw)
+            yield Picture(f"active-batches{name}", f"Batches in use. {_BAND} {_SMOOTH}", draw)
     for name in (*amber[:1], "mber_l8"):
         if one := _select(study, protocol, [name]):
             caption = (
                 f"How far stored batches are from the current policy, by age, for `{name}`: "
-                "R' - 1, median over seeds. AMBER uses the batches below the dashed line."
+                "R' - 1, median over seeds. AMBER uses the batches below the dashed line. "
+                + _SMOOTH
             )
             draw = partial(ledger_figures.ratio_by_age, study, one)
             yield Picture(f"ratio-by-age-{name}", caption, draw)
@@ -87,7 +89,7 @@ def _ablations(study: Study, protocol: str) -> Iterator[Picture]:
         if ledger_figures.lacks_minibatch_ratio(study, one):
             _LOG.warning("no figure of minibatch ratios of %s: not all runs logged them", both)
             continue
-        caption = f"Average importance ratio of minibatches, {both}. {_BAND}"
+        caption = f"Average importance ratio of minibatches, {both}. {_BAND} {_SMOOTH}"
         draw = partial(ledger_figures.minibatch_ratios, study, one)
         yield Picture(f"minibatch-ratios-{than}", caption, draw)
 

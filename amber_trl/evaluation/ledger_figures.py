@@ -27,12 +27,10 @@ def active_batches(study: Study, selection: Selection) -> Figure:
         intervals, thin lines single seeds.
     """
     longest = max(study.setups[name].num_batches for name in selection.setups)
-    figure = _over_iterations(
-        study, selection, "active_batches", "batches in use (mean over 10 iterations)"
-    )
+    figure = _over_iterations(study, selection, "active_batches", "batches in use")
     for axes in figure.axes:
         axes.set_ylim(0.5, longest + 0.5)
-        axes.set_yticks(np.unique(np.linspace(1, longest, 4).round().astype(int)))
+        axes.set_yticks([1, *range(2, longest + 1, 2)])
     return figure
 
 
@@ -112,7 +110,7 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
                 line, annealed, color="black", linestyle="--", linewidth=1, label="drop factor"
             )
         axes.set_yscale("log")
-    drawing.label(figure, _FRAMES, "R' - 1, logarithmic (mean over 10 iterations)")
+    drawing.label(figure, _FRAMES, "R' - 1 (logarithmic)")
     return figure
 
 

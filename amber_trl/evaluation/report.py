@@ -13,6 +13,7 @@ from amber_trl.evaluation import sections
 from amber_trl.evaluation.comparisons import main_setups, pairs
 from amber_trl.evaluation.gallery import pictures
 from amber_trl.evaluation.study import Selection, Study, read_study
+from amber_trl.evaluation.tables import tasks_apart
 
 _LOG = logging.getLogger(__name__)
 _NOTES = "notes.md"
@@ -132,7 +133,7 @@ def _has_all(study: Study, protocol: str, name: str, main: Selection) -> bool:
 
 
 def _apart(main: Selection) -> Iterable[tuple[str, str]]:
-    return sections.tasks_apart(main.tasks).items()
+    return tasks_apart(main.tasks).items()
 
 
 def _save(figure: Figure, path: Path) -> Path:

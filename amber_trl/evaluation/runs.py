@@ -216,7 +216,7 @@ def _read_table(path: Path, name: str, types: Mapping[str, Any]) -> pd.DataFrame
         )
         raise RunError(f"{path}: {name}.csv is there {found}")
     try:
-        table = pd.read_csv(files[0], dtype=dict(types), float_precision="round_trip")
+        table = pd.read_csv(files[0], dtype=dict(types))
     except (OSError, EOFError, ValueError) as error:
         raise RunError(f"{files[0]}: cut off or damaged ({error})") from error
     if lacking := [column for column in types if column not in table]:

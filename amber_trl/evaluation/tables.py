@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from amber_trl.envs import TASKS
 from amber_trl.evaluation.references import (
@@ -32,7 +33,7 @@ METRICS = ("final", "speed")
 _PAPER_SEEDS = 10
 
 
-def score_table(selection: Selection, setups: dict[str, Setup], metric: str) -> pd.DataFrame:
+def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) -> pd.DataFrame:
     """Mean score of each task and setup, beside the paper's.
 
     Args:
@@ -71,7 +72,7 @@ def score_table(selection: Selection, setups: dict[str, Setup], metric: str) -> 
 
 
 def improvement_table(
-    selection: Selection, setups: dict[str, Setup], better: str, than: str, metric: str
+    selection: Selection, setups: Mapping[str, Setup], better: str, than: str, metric: str
 ) -> pd.DataFrame:
     """What one setup gains over another on each task, and in the mean over tasks.
 
@@ -171,7 +172,7 @@ def tasks_apart(tasks: Iterable[str]) -> dict[str, str]:
 
 
 def average_normalized_score_table(
-    selection: Selection, setups: dict[str, Setup], metric: str
+    selection: Selection, setups: Mapping[str, Setup], metric: str
 ) -> pd.DataFrame:
     """Average normalised score of each setup, relative to the setups of the selection.
 
@@ -220,11 +221,13 @@ def _cells(name: str, estimate: Estimate, prefix: str = "") -> dict[str, float]:
     return {name: estimate.value, f"{prefix}low": estimate.low, f"{prefix}high": estimate.high}
 
 
-def _difference(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> np.ndarray:
+def _difference(
+    ours: dict[str, NDArray[np.float64]], theirs: dict[str, NDArray[np.float64]]
+) -> NDArray[np.float64]:
     return mean_score(ours) - mean_score(theirs)
 
 
-def _normalized(place: int, *scores: dict[str, np.ndarray]) -> np.ndarray:
+def _normalized(place: int, *scores: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     named = {str(number): setup for number, setup in enumerate(scores)}
     return average_normalized_scores(named)[str(place)]
 

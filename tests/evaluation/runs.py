@@ -91,15 +91,14 @@ def _iterations(ages: int) -> tuple[list[str], list[list[Any]]]:
     for number in range(1, FRAMES // BATCH + 1):
         stored = range(min(number, ages))
         empty = [""] * (ages - len(stored))
-        rows.append(
-            [number * BATCH, min(len(stored), 3), 0.05]
-            + [1 + age / 10 for age in stored]
-            + empty
-            + [age / 10 for age in stored]
-            + empty
-            + [int(age < 3) for age in stored]
-            + empty
-        )
+        row: list[Any] = [number * BATCH, min(len(stored), 3), 0.05]
+        for values in (
+            [1 + age / 10 for age in stored],
+            [age / 10 for age in stored],
+            [int(age < 3) for age in stored],
+        ):
+            row += [*values, *empty]
+        rows.append(row)
     return header, rows
 
 

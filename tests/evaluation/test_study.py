@@ -1,6 +1,7 @@
 """Tidy tables of many runs, and refusals of what cannot stand in one table."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_mixed_versions_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"num_envs": 2}, {"gamma": 0.9}, {"minibatch_size": 32}])
-def test_a_mixed_protocol_is_refused(folder: Path, changed: dict[str, float]) -> None:
+def test_a_mixed_protocol_is_refused(folder: Path, changed: dict[str, Any]) -> None:
     write_run(folder, "ppo", 2, **changed)
     with pytest.raises(RunError, match=f"mixed settings: {next(iter(changed))} is .*ppo-seed"):
         read_study([folder])
