@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
@@ -47,6 +48,65 @@ def report(study: Positional[Path], *, out: Path, partial: bool = False) -> str:
     return str(write_report(study, out, partial=partial))
 
 
+@app.command
+def evaluate(
+    run: Positional[Path],
+    *,
+    checkpoint: Literal["last", "best", "final"] = "last",
+    episodes: int = 20,
+    stochastic: bool = False,
+    seed: int = 0,
+    out: Path | None = None,
+    video: Path | None = None,
+) -> str:
+    """Play a run's policy in fresh environments, and say what it reaches.
+
+    Args:
+        run: run directory.
+        checkpoint: which policy: of the last checkpoint, of the best one (highest mean return of
+            100 training episodes), or the final policy.pt.
+        episodes: number of episodes.
+        stochastic: draw actions as in training, instead of taking the mean (or likeliest) one.
+        seed: of environments and actions.
+        out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
+            -stochastic, in the run directory).
+        video: also record one episode there, as .mp4; needs the extra video.
+    """
+    from amber_trl.evaluation import evaluate_run
+
+    found = evaluate_run(
+        run,
+        checkpoint=checkpoint,
+        episodes=episodes,
+        deterministic=not stochastic,
+        seed=seed,
+        out=out,
+        video=video,
+    )
+    played = f"{episodes} episode{'s' if episodes > 1 else ''}"
+    said = f"{found['env_id']}, {found['policy']}, {played}: mean {found['mean']:.2f}"
+    if found["interval"] is None:
+        return said
+    low, high = found["interval"]
+    return f"{said} (95 % interval {low:.2f} to {high:.2f}), standard deviation {found['std']:.2f}"
+
+
+@app.command
+def verify(run: Positional[Path]) -> str:
+    """Check every file of a run's checkpoints against its manifest, and say what is damaged.
+
+    Args:
+        run: run directory.
+    """
+    from amber_trl.training import CheckpointError, verify_run
+
+    found = verify_run(run)
+    said = "\n".join(problem or f"{path}: whole" for path, problem in found)
+    if any(problem for _, problem in found):
+        raise CheckpointError(f"a checkpoint of {run} is damaged\n{said}")
+    return said
+
+
 def main(args: list[str] | None = None) -> int:
     """Runs a command line.
 
@@ -58,7 +118,7 @@ def main(args: list[str] | None = None) -> int:
     """
     try:
         said = app.cli(prog="amber-trl", description="What to do with training runs.", args=args)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     if said:

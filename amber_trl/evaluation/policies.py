@@ -101,7 +101,7 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
         ...         find_policy(run_dir, "best")
         ...     except FileNotFoundError as error:
         ...         print(error)
-        run_dir=... has no best checkpoint, and no policy.pt either
+        run_dir=... has no best checkpoint, nor any other policy
     """
     run_dir = Path(run_dir)
     final, checkpoints = run_dir / "policy.pt", run_dir / "checkpoints"
@@ -113,7 +113,7 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
         found = next(reversed(list_checkpoints(checkpoints)), None)
     if found is None:
         name = "policy.pt" if which == "final" else f"{which} checkpoint"
-        raise FileNotFoundError(f"run_dir={str(run_dir)!r} has no {name}, and {_other(run_dir)}")
+        raise FileNotFoundError(f"run_dir={str(run_dir)!r} has no {name}, {_other(run_dir)}")
     return found
 
 
@@ -122,7 +122,7 @@ def _other(run_dir: Path) -> str:
         return "but checkpoints: ask for the last"
     if (run_dir / "policy.pt").is_file():
         return "but a policy.pt: ask for the final one"
-    return "no policy.pt either"
+    return "nor any other policy"
 
 
 def _build(arguments: Mapping[str, Any], weights: Mapping[str, Any]) -> ProbabilisticActor:

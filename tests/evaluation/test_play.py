@@ -83,7 +83,7 @@ def test_discrete_and_unnormalised_policies_come_back(tmp_path: Path) -> None:
 
 
 def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no last checkpoint, and no policy.pt either"):
+    with pytest.raises(FileNotFoundError, match=r"no last checkpoint, nor any other policy"):
         find_policy(tmp_path)
     torch.save(_record().state_dict(), tmp_path / "policy.pt")
     with pytest.raises(FileNotFoundError, match=r"no best checkpoint, but a policy.pt: ask for"):

@@ -1,0 +1,68 @@
+"""``amber-trl evaluate`` and ``amber-trl verify`` as they are typed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amber_trl.__main__ import main
+from amber_trl.modules import gaussian_actor
+from amber_trl.training import Checkpoints, PolicyRecord, list_checkpoints
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+    policy = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", {"policy": policy})
+    for frames in (100, 200):
+        checkpoints.save(frames, score=-float(frames))
+    return tmp_path
+
+
+def test_evaluate_says_and_writes_what_the_policy_reaches(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", str(run), "--checkpoint", "best", "--episodes", "2", "--stochastic"]
+    assert main([*words, "--seed", "7"]) == 0
+    said = capsys.readouterr().out
+    found = json.loads((run / "evaluation-best-stochastic.json").read_text())
+    assert (found["seed"], found["episodes"], found["deterministic"]) == (7, 2, False)
+    assert said.startswith("Pendulum-v1, checkpoints/000000000100, 2 episodes: mean ")
+    for number in (found["mean"], *found["interval"], found["std"]):
+        assert f"{number:.2f}" in said
+
+
+def test_evaluate_of_one_episode_has_no_interval(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = run / "one.json"
+    assert main(["evaluate", str(run), "--episodes", "1", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.endswith(
+        f"1 episode: mean {json.loads(out.read_text())['mean']:.2f}\n"
+    )
+
+
+def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "has no last checkpoint, nor any other policy" in capsys.readouterr().err
+
+
+def test_verify_lists_what_is_whole_and_what_is_not(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer = list_checkpoints(run / "checkpoints")
+    assert main(["verify", str(run)]) == 0
+    assert capsys.readouterr().out == f"{older}: whole\n{newer}: whole\n"
+    (file,) = newer.rglob("*.pt")
+    file.write_bytes(bytes(file.stat().st_size))
+    assert main(["verify", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert f"{older}: whole" in error
+    assert f"{file} is damaged" in error
+
+
+def test_verify_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(tmp_path / "none")]) == 1
+    assert "holds no checkpoint" in capsys.readouterr().err
