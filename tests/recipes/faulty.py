@@ -1,0 +1,45 @@
+"""Tasks that go wrong, registered when imported, in whatever process."""
+
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+
+class _Faulty(gymnasium.Wrapper):
+    """Calls ``_fault`` at its 300th step."""
+
+    _steps = 0
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        if self._steps == 300:
+            reward = self._fault(reward)
+        return observation, reward, terminated, truncated, info
+
+    def _fault(self, reward: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Broken(_Faulty):
+    def _fault(self, reward: Any) -> Any:
+        return math.nan
+
+
+class _Deadly(_Faulty):
+    """Kills its process, once, as the file that ``DEADLY`` names then remembers."""
+
+    def _fault(self, reward: Any) -> Any:
+        killed = Path(os.environ["DEADLY"])
+        if not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reward
+
+
+gymnasium.register("Broken-v0", lambda **options: _Broken(gymnasium.make("Pendulum-v1", **options)))
+gymnasium.register("Deadly-v0", lambda **options: _Deadly(gymnasium.make("Pendulum-v1", **options)))

@@ -1,0 +1,277 @@
+"""The study's grid: its runs by name, what has become of them, and their published form."""
+
+import csv
+import dataclasses
+import fcntl
+import gzip
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tyro
+
+from amber_trl.evaluation import Setup
+from tests.recipes.conftest import RECIPES
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(RECIPES))
+        yield importlib.import_module("reproduce_paper")
+
+
+def _module(recipe: ModuleType, name: str) -> Any:
+    return sys.modules[f"study.{name}"]
+
+
+def _grid(recipe: ModuleType, **options: Any) -> Any:
+    given = {"tasks": ("Pendulum-v1",), "setups": ("amber",), "seeds": (0,)}
+    return recipe.grid(recipe.Config(**given | options))
+
+
+def _main(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["reproduce_paper.py", *options])
+    try:
+        return recipe.main()
+    except SystemExit as left:
+        return left.code
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ppo", {"setup": "ppo"}),
+        ("ppo_clip0.2", {"setup": "ppo", "clip_epsilon": 0.2}),
+        ("mber_l4", {"setup": "mber", "num_batches": 4}),
+        (
+            "mber_l2_episodic",
+            {"setup": "mber", "num_batches": 2, "minibatches": "episodic"},
+        ),
+        (
+            "mber_l8_clip0.2_m64",
+            {"setup": "mber", "num_batches": 8, "clip_epsilon": 0.2, "scale_minibatch": False},
+        ),
+        ("amber_drop0.1", {"setup": "amber", "drop_factor": 0.1}),
+        ("amber_dropinf", {"setup": "amber", "drop_factor": float("inf")}),
+        ("amber_lr4e-5", {"setup": "amber", "learning_rate": 4e-5}),
+    ],
+)
+def test_a_setup_is_made_of_its_name(
+    recipe: ModuleType, ppo: ModuleType, name: str, options: dict[str, Any]
+) -> None:
+    assert _module(recipe, "grid").setup_options(name) == options
+    (job,) = _grid(recipe, setups=(name,))
+    assert job.name == f"paper/Pendulum-v1/{name}-seed0"
+    effective = dataclasses.asdict(ppo.resolve(job.config))
+    assert effective.items() >= options.items()
+    assert Setup.from_config(effective).name == name
+
+
+def test_one_run_has_one_directory_however_it_is_named(recipe: ModuleType) -> None:
+    names = ("amber", "amber_clip0.4", "amber_l8_drop0.25", "mber_episodic", "mber_l2_episodic")
+    found = [job.name for job in _grid(recipe, setups=names)]
+    assert found == [f"paper/Pendulum-v1/{name}-seed0" for name in ("amber", "mber_l2_episodic")]
+
+
+def test_the_text_counts_the_runs_of_each_part(recipe: ModuleType) -> None:
+    grid = _module(recipe, "grid")
+    for name, part in grid.PARTS.items():
+        (line,) = [
+            line for line in (recipe.__doc__ or "").splitlines() if line.startswith(f"  {name} ")
+        ]
+        runs = grid.jobs(Path("study"), [part], range(5), {})
+        assert str(len(runs)) in line.split(), (line, len(runs))
+
+
+def test_seeds_come_one_after_the_other(recipe: ModuleType) -> None:
+    found = _grid(recipe, parts=("main", "mber"), setups=None, seeds=(3, 1))
+    assert [job.name.rpartition("/")[2] for job in found] == [
+        *("ppo-seed3", "amber-seed3", "ppo-seed1", "amber-seed1"),
+        *("mber_l2-seed3", "mber_l2-seed1"),
+    ]
+
+
+def test_the_command_line_makes_the_same_run(recipe: ModuleType, ppo: ModuleType) -> None:
+    names = ("mber_l8_clip0.2_m64", "mber_l2_episodic", "amber_drop0.1_lr4e-5", "ppo")
+    for job in _grid(recipe, setups=names, smoke=True, total_frames=512, compile="off"):
+        words = _module(recipe, "grid").command_line(job.config)
+        assert tyro.cli(ppo.Config, args=words) == job.config
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--parts", "all"], "parts ['all'] are none: choose from ['main'"),
+        (["--setups", "sac"], "setup 'sac': setup='sac': choose one of"),
+        (["--setups", "amber_fast"], "setup 'amber_fast': 'fast' is no change to one"),
+        (["--setups", "amber_clipx"], "'clipx' is no change"),
+        (["--setups", "amber_l2.5"], "'l2.5' is no change"),
+        (["--setups", "mber_l2_l4"], "gives num_batches twice"),
+        (["--setups", "ppo_drop0.1"], "setup 'ppo_drop0.1': drop_factor=0.1 with setup='ppo'"),
+        (["--setups", "amber_clip2"], "clip_epsilon=2.0: choose a value in (0, 1]"),
+        (["--seeds", "-1"], "seeds=(-1,): choose a value"),
+        (["--seeds"], "the grid is empty"),
+        (["--tasks", "Pendulum-v9"], "Pendulum-v1"),
+        (["--workers", "2", "--ray-address", "auto"], "leave out one of the two"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    recipe: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--tasks", "Pendulum-v1", *options]
+    code = _main(recipe, monkeypatch, *options)
+    assert code.startswith("error: ")
+    assert message in code
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of a study, made in this process."""
+    (job,) = _grid(recipe, study=tmp_path_factory.mktemp("study"), smoke=True, compile="off")
+    assert _module(recipe, "runs").state(job) == "new"
+    assert _module(recipe, "runs").make(job) is None
+    return job
+
+
+def test_a_finished_run_is_left_alone(
+    recipe: ModuleType,
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = str(finished.run_dir.parents[2])
+    before = {path: path.stat().st_mtime_ns for path in finished.run_dir.iterdir()}
+    options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off"]
+    assert _main(recipe, monkeypatch, *options, "--setups", "amber") == 0
+    assert f"1 runs in {study}: 1 finished" in capsys.readouterr().out
+    assert _main(recipe, monkeypatch, *options, "--setups", "amber", "ppo", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "finished    paper/Pendulum-v1/amber-seed0: --env-id Pendulum-v1" in shown
+    assert "new         paper/Pendulum-v1/ppo-seed0: --env-id Pendulum-v1 --setup ppo" in shown
+    assert _module(recipe, "runs").make(finished) is None
+    assert before == {
+        path: path.stat().st_mtime_ns
+        for path in finished.run_dir.iterdir()
+        if path.name != "run.lock"
+    } | {path: before[path] for path in before if path.name == "run.lock"}
+
+
+def test_another_run_in_the_directory_is_refused(
+    recipe: ModuleType, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = str(finished.run_dir.parents[2])
+    options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0"]
+    code = _main(recipe, monkeypatch, *options)
+    assert f"{finished.run_dir} holds a run with " in code
+    assert "name another study directory" in code
+
+
+@pytest.mark.parametrize("damage", ["no summary", "interrupted", "rows missing", "no table"])
+def test_what_is_not_whole_is_made_anew(
+    recipe: ModuleType, finished: Any, tmp_path: Path, damage: str
+) -> None:
+    runs = _module(recipe, "runs")
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for path in finished.run_dir.iterdir():
+        (run_dir / path.name).write_bytes(path.read_bytes())
+    config = dataclasses.replace(finished.config, run_dir=run_dir)
+    job = dataclasses.replace(finished, config=config)
+    assert runs.state(job) == "finished"
+    table, summary = run_dir / "iterations.csv", run_dir / "summary.json"
+    if damage == "no summary":
+        summary.unlink()
+    elif damage == "interrupted":
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"interrupted": True}))
+    elif damage == "rows missing":
+        table.write_text("\n".join(table.read_text().splitlines()[:-1]) + "\n")
+        assert runs.frames(job) == 2560 - 256
+    else:
+        table.unlink()
+    assert runs.state(job) == "interrupted"
+
+
+def test_a_damaged_file_is_named(recipe: ModuleType, finished: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    config = dataclasses.replace(finished.config, run_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"config.json is no JSON .*: remove that run"):
+        _module(recipe, "runs").state(dataclasses.replace(finished, config=config))
+
+
+def test_two_processes_cannot_make_one_run(
+    recipe: ModuleType, finished: Any, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(finished.config, run_dir=tmp_path)
+    job = dataclasses.replace(finished, config=config)
+    with (tmp_path / "run.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        problem = _module(recipe, "runs").make(job)
+    assert problem == (
+        f"RuntimeError: another process is at work in {tmp_path}: wait for it, or end it"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
+def test_frames_count_whole_rows_of_this_session(
+    recipe: ModuleType, finished: Any, tmp_path: Path
+) -> None:
+    runs = _module(recipe, "runs")
+    job = dataclasses.replace(
+        finished, config=dataclasses.replace(finished.config, run_dir=tmp_path)
+    )
+    assert runs.frames(job) == 0
+    table = tmp_path / "iterations.csv"
+    table.write_text("frames,loss\n")
+    assert runs.frames(job) == 0
+    table.write_text("frames,loss\n256,1.5\n512,1.")
+    assert runs.frames(job) == 256
+    table.write_text("frames,loss\n" + "".join(f"{n},{'1' * 60}\n" for n in range(1000)))
+    assert runs.frames(job) == 999
+    assert runs.frames(job, since=table.stat().st_mtime + 1) == 0
+
+
+def test_the_archive_holds_what_the_run_does(
+    recipe: ModuleType,
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--study", str(finished.run_dir.parents[2]), "--tasks", "Pendulum-v1"]
+    options += ["--seeds", "0", "1", "--setups", "amber", "--smoke", "--compile", "off"]
+    contents = []
+    for archive in (tmp_path / "one", tmp_path / "two"):
+        assert _main(recipe, monkeypatch, *options, "--archive", str(archive)) == 0
+        shown = capsys.readouterr().out
+        assert "left out, as it is new: paper/Pendulum-v1/amber-seed1" in shown
+        (directory,) = (archive / "paper" / "Pendulum-v1").iterdir()
+        contents.append({path.name: path.read_bytes() for path in directory.iterdir()})
+    assert contents[0] == contents[1]
+    names = {"config.json", "versions.json", "summary.json"}
+    assert set(contents[0]) == names | {"episodes.csv.gz", "iterations.csv.gz"}
+    run_dir, files = finished.run_dir, contents[0]
+    assert gzip.decompress(files["episodes.csv.gz"]) == (run_dir / "episodes.csv").read_bytes()
+    config = json.loads((run_dir / "config.json").read_text())
+    assert json.loads(files["config.json"]) == config | {"run_dir": finished.name}
+    for name in names - {"config.json"}:
+        assert files[name] == (run_dir / name).read_bytes()
+    exact = list(csv.reader((run_dir / "iterations.csv").read_text().splitlines()))
+    rounded = list(csv.reader(gzip.decompress(files["iterations.csv.gz"]).decode().splitlines()))
+    assert rounded[0] == exact[0]
+    for row, other in zip(exact[1:], rounded[1:], strict=True):
+        for cell, short in zip(row, other, strict=True):
+            assert len(short) <= max(len(cell), 12)
+            assert (cell == short == "") or float(short) == pytest.approx(float(cell), rel=5e-6)

@@ -1,0 +1,80 @@
+"""Making the study's runs in worker processes and on Ray: faults, retries, stopping."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipes.conftest import RECIPES
+
+_ROOT = RECIPES.parent
+_FAULTY = "tests.recipes.faulty"
+
+
+@pytest.mark.parametrize("where", [["--workers", "2"], ["--ray-address", "local"]])
+def test_a_dead_worker_is_replaced_and_an_error_stops_no_other(
+    where: list[str], tmp_path: Path
+) -> None:
+    if "--ray-address" in where:
+        pytest.importorskip("ray")
+    study = tmp_path / "study"
+    command = [sys.executable, str(RECIPES / "reproduce_paper.py"), "--study", str(study)]
+    command += ["--tasks", f"{_FAULTY}:Broken-v0", f"{_FAULTY}:Deadly-v0", "Pendulum-v1"]
+    command += ["--setups", "ppo", "--seeds", "0", "--smoke", "--compile", "off", *where]
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "DEADLY": str(tmp_path / "killed")}
+    env["RAY_worker_niceness"] = "0"  # Ray's 15 would starve the test on a busy machine
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 1, done.stderr
+    broken, deadly, whole = (
+        study / "paper" / task / "ppo-seed0"
+        for task in (f"{_FAULTY}-Broken-v0", f"{_FAULTY}-Deadly-v0", "Pendulum-v1")
+    )
+    shown = done.stdout
+    assert f"3 runs in {study}: 3 new" in shown
+    assert "failed      paper/tests.recipes.faulty-Broken-v0/ppo-seed0: ValueError: " in shown
+    assert "again       paper/tests.recipes.faulty-Deadly-v0/ppo-seed0: its " in shown
+    assert "finished    paper/tests.recipes.faulty-Deadly-v0/ppo-seed0: final -" in shown
+    assert "finished    paper/Pendulum-v1/ppo-seed0: final -" in shown
+    assert f"failed: paper/tests.recipes.faulty-Broken-v0/ppo-seed0, see {broken}" in shown
+    assert "Traceback" not in shown + done.stderr
+    log = (broken / "log.txt").read_text()
+    assert log.count("# begun ") == 1
+    assert "'next', 'reward'" in log.splitlines()[-1]
+    assert (deadly / "log.txt").read_text().count("# begun ") == 2
+    for table in ("episodes.csv", "iterations.csv"):
+        assert (deadly / table).read_bytes() == (whole / table).read_bytes()
+    assert json.loads((deadly / "summary.json").read_text())["interrupted"] is False
+
+
+def test_a_stop_ends_runs_after_their_iteration(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(RECIPES))
+        recipe: Any = importlib.import_module("reproduce_paper")
+        options = {"study": tmp_path, "tasks": ("Pendulum-v1",), "smoke": True, "compile": "off"}
+        config = recipe.Config(**options, total_frames=1_000_000, setups=("amber",), seeds=(0, 1))
+        first, second = recipe.grid(config)
+        pool, asked, ends = recipe.LocalPool(1, retries=2), False, []
+        deadline = time.monotonic() + 120
+        for ended in pool.run([first, second]):
+            assert time.monotonic() < deadline
+            if ended is not None:
+                ends.append(ended)
+            if not asked and recipe.runs.frames(first) > 0:
+                asked = True
+                pool.stop()
+    assert [(ended.job, ended.problem, ended.again) for ended in ends] == [(first, None, False)]
+    assert recipe.runs.state(first) == "interrupted"
+    summary = recipe.runs.summary(first)
+    assert summary["interrupted"] is True
+    assert summary["frames"] == recipe.runs.frames(first) < 1_000_000
+    assert recipe.runs.state(second) == "new"
+    assert not second.run_dir.exists()
