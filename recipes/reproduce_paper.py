@@ -95,9 +95,9 @@ def grid(config: Config) -> list[Job]:
     check_fields(config)
     if unknown := sorted(set(config.parts) - set(PARTS)):
         raise ValueError(f"parts {unknown} are none: choose from {list(PARTS)}")
-    given = {"tasks": config.tasks, "setups": config.setups, "protocol": config.protocol}
-    given = {name: value for name, value in given.items() if value is not None}
-    parts = [replace(PARTS[name], **given) for name in config.parts]
+    own = {name: getattr(config, name) for name in ("tasks", "setups", "protocol")}
+    own = {name: value for name, value in own.items() if value is not None}
+    parts = [replace(PARTS[name], **own) for name in config.parts]
     common: dict[str, Any] = {"smoke": config.smoke, "compile": config.compile}
     found = jobs(config.study, parts, config.seeds, common | {"total_frames": config.total_frames})
     for task in dict.fromkeys(job.config.env_id for job in found):
