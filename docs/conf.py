@@ -16,7 +16,7 @@ project_copyright = "2026, the amber_trl authors"
 release = version = installed_version("amber_trl")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "data"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
@@ -33,7 +33,7 @@ napoleon_use_ivar = True
 # Other libraries' names are shown, not linked: links would need their inventories, hence a network.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|torchrl|tensordict|gymnasium|numpy|np|mujoco)(\..*)?|LossModule"),
+    (r"py:.*", r"(torch|torchrl|tensordict|gymnasium|numpy|np|pandas|pd|matplotlib|mujoco)(\..*)?|LossModule"),
     (r"py:.*", r"(collections|pathlib|typing|dataclasses|types|enum|os)\..*"),
 ]
 

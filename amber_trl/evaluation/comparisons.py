@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from amber_trl.evaluation.setups import Setup
 
@@ -34,3 +36,33 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
                 found.append((name, name.replace("amber", "ppo", 1)))
             found.append((name, setup.default.name))
     return [(one, other) for one, other in found if one in setups and other in setups]
+
+
+def swept(
+    names: Sequence[str], setups: Mapping[str, Setup], parameter: str
+) -> dict[str, list[str]]:
+    """Setups that differ in one parameter alone, by the name that the paper's tables give them.
+
+    Args:
+        names: setups to choose from.
+        setups: the setups by name.
+        parameter: ``clip_epsilon`` or ``drop_factor``.
+
+    Returns:
+        The names in the order of the parameter, by family; families of one are left out.
+
+    Examples:
+        >>> from amber_trl.evaluation import Setup
+        >>> from amber_trl.evaluation.comparisons import swept
+        >>> setups = {s.name: s for s in (Setup("ppo", 1, 0.3), Setup("ppo", 1, 0.2))}
+        >>> swept(list(setups), setups, "clip_epsilon")
+        {'ppo': ['ppo_clip0.2', 'ppo']}
+    """
+    families: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):
+        default = setups[name].default
+        changed: dict[str, Any] = {parameter: getattr(default, parameter)}
+        family = setups[name].paper_family
+        if family and replace(setups[name], **changed) == default:
+            families.setdefault(family, []).append(name)
+    return {family: found for family, found in families.items() if len(found) > 1}

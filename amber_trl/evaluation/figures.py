@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from amber_trl.evaluation import drawing
+from amber_trl.evaluation.comparisons import swept
 from amber_trl.evaluation.references import paper_average_normalized_scores
 from amber_trl.evaluation.setups import Setup
 from amber_trl.evaluation.study import Selection, Study
@@ -62,6 +62,15 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
     Returns:
         Dots are seeds; beside them their mean with its 95 % bootstrap interval, and in grey the
         paper's mean with its standard deviation over seeds.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, scores_by_seed
+        >>> runs = pd.DataFrame({"task": "Hopper-v5", "setup": "ppo", "final_score": [2e3, 2.2e3]})
+        >>> selection = Selection(("ppo",), ("Hopper-v5",), runs)
+        >>> figure = scores_by_seed(selection, {"ppo": Setup("ppo", 1, 0.3)}, "final")
+        >>> figure.get_supylabel()
+        'final score (return)'
     """
     figure, panels = drawing.panels(selection.tasks)
     colors = drawing.colors(selection.setups)
@@ -100,6 +109,17 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
 
     Raises:
         ValueError: if the parameter is none of the two, or no setup differs in it alone.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, scores_over
+        >>> setups = {setup.name: setup for setup in (Setup("ppo", 1, 0.2), Setup("ppo", 1, 0.3))}
+        >>> scores = {"setup": list(setups), "final_score": [1.0, 2.0], "speed_score": [1.0, 2.0]}
+        >>> runs = pd.DataFrame({"task": "Hopper-v5", **scores})
+        >>> selection = Selection(tuple(setups), ("Hopper-v5",), runs)
+        >>> figure = scores_over(selection, setups, "clip_epsilon")
+        >>> figure.axes[0].get_title()
+        'final, here'
     """
     if parameter not in ("clip_epsilon", "drop_factor"):
         raise ValueError(f"parameter={parameter!r}: choose clip_epsilon or drop_factor")
@@ -130,32 +150,3 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
     words = {"clip_epsilon": "clip range", "drop_factor": "batch drop factor"}[parameter]
     drawing.label(figure, f"{words} at the start", "average normalised score")
     return figure
-
-
-def swept(
-    names: Sequence[str], setups: Mapping[str, Setup], parameter: str
-) -> dict[str, list[str]]:
-    """Setups that differ in one parameter alone, by the name that the paper's tables give them.
-
-    Args:
-        names: setups to choose from.
-        setups: the setups by name.
-        parameter: ``clip_epsilon`` or ``drop_factor``.
-
-    Returns:
-        The names in the order of the parameter, by family; families of one are left out.
-
-    Examples:
-        >>> from amber_trl.evaluation import Setup, swept
-        >>> setups = {s.name: s for s in (Setup("ppo", 1, 0.3), Setup("ppo", 1, 0.2))}
-        >>> swept(list(setups), setups, "clip_epsilon")
-        {'ppo': ['ppo_clip0.2', 'ppo']}
-    """
-    families: dict[str, list[str]] = {}
-    for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):
-        default = setups[name].default
-        changed: dict[str, Any] = {parameter: getattr(default, parameter)}
-        family = setups[name].paper_family
-        if family and replace(setups[name], **changed) == default:
-            families.setdefault(family, []).append(name)
-    return {family: found for family, found in families.items() if len(found) > 1}

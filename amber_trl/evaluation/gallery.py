@@ -11,7 +11,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from amber_trl.evaluation import figures, ledger_figures
-from amber_trl.evaluation.comparisons import main_setups, pairs
+from amber_trl.evaluation.comparisons import main_setups, pairs, swept
 from amber_trl.evaluation.study import Selection, Study
 from amber_trl.evaluation.tables import METRICS
 
@@ -97,7 +97,7 @@ def _ablations(study: Study, protocol: str) -> Iterator[Picture]:
 def _sweeps(study: Study, protocol: str) -> Iterator[Picture]:
     setups = study.setups_of(protocol)
     for parameter, words in (("clip_epsilon", "clip range"), ("drop_factor", "drop factor")):
-        names = list(chain(*figures.swept(list(setups), setups, parameter).values()))
+        names = list(chain(*swept(list(setups), setups, parameter).values()))
         if one := _select(study, protocol, names):
             caption = (
                 f"Average normalised score over the {words}. Left: here, relative to "

@@ -25,6 +25,18 @@ def active_batches(study: Study, selection: Selection) -> Figure:
     Returns:
         Running means over ten iterations: thick lines over all seeds with 95 % bootstrap
         intervals, thin lines single seeds.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, Study, active_batches
+        >>> run = {"protocol": "paper", "task": "Hopper-v5", "setup": "amber", "seed": 0}
+        >>> runs = pd.DataFrame([run]).assign(path="runs/hopper")
+        >>> logged = pd.DataFrame({"frames": [10, 20], "active_batches": [1, 2]}).assign(**run)
+        >>> setups, settings = {"amber": Setup("amber", 8, 0.4, 0.25)}, {"paper": {"total_frames": 20}}
+        >>> study = Study(runs, runs, runs, logged, logged, setups, settings, {})
+        >>> figure = active_batches(study, Selection(("amber",), ("Hopper-v5",), runs))
+        >>> figure.axes[0].get_title()
+        'Hopper-v5'
     """
     longest = max(study.setups[name].num_batches for name in selection.setups)
     figure = _over_iterations(study, selection, "active_batches", "batches in use")
@@ -51,6 +63,18 @@ def minibatch_ratios(study: Study, selection: Selection) -> Figure:
 
     Raises:
         ValueError: if a run has not logged it.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, Study, minibatch_ratios
+        >>> run = {"protocol": "paper", "task": "Hopper-v5", "setup": "amber", "seed": 0}
+        >>> runs = pd.DataFrame([run]).assign(path="runs/hopper")
+        >>> logged = pd.DataFrame({"frames": [10, 20], "mean_abs_deviation": [0.1, 0.2]}).assign(**run)
+        >>> setups, settings = {"amber": Setup("amber", 8, 0.4, 0.25)}, {"paper": {"total_frames": 20}}
+        >>> study = Study(runs, runs, runs, logged, logged, setups, settings, {})
+        >>> figure = minibatch_ratios(study, Selection(("amber",), ("Hopper-v5",), runs))
+        >>> figure.axes[0].get_title()
+        'Hopper-v5'
     """
     if lacking := lacks_minibatch_ratio(study, selection):
         raise ValueError(f"no column {_DEVIATION} in iterations.csv of {lacking}: run them anew")
@@ -87,6 +111,18 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
 
     Raises:
         ValueError: if the selection is of several setups.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, Study, ratio_by_age
+        >>> run = {"protocol": "paper", "task": "Hopper-v5", "setup": "amber", "seed": 0}
+        >>> runs = pd.DataFrame([run]).assign(path="runs/hopper")
+        >>> logged = pd.DataFrame({"frames": [10, 20], "age": 1, "staleness": [0.1, 0.2]}).assign(**run)
+        >>> setups, settings = {"amber": Setup("amber", 8, 0.4, 0.25)}, {"paper": {"total_frames": 20}}
+        >>> study = Study(runs, runs, runs, logged, logged, setups, settings, {})
+        >>> figure = ratio_by_age(study, Selection(("amber",), ("Hopper-v5",), runs))
+        >>> figure.axes[0].get_title()
+        'Hopper-v5'
     """
     if len(selection.setups) != 1:
         raise ValueError(f"setups={selection.setups}: the figure is of one; select one")

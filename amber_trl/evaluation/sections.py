@@ -46,6 +46,11 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
         rows.append({"task": task} | {s: _ranges(found) for s, found in seeds.items()})
     yield f"Seeds of the {len(runs)} runs:"
     yield markdown(pd.DataFrame(rows))
+    if runs.groupby(["task", "setup"]).size().min() < 5:
+        yield (
+            "With fewer than five seeds no bootstrap interval reaches 95 %: of three, the lowest "
+            "and the highest enclose the median in 75 % of cases. Take those intervals as ranges."
+        )
 
 
 def scores(selection: Selection, setups: Mapping[str, Setup], tables: Tables) -> Iterator[str]:

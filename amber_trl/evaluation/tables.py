@@ -47,6 +47,15 @@ def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) 
         ``paper_mean`` and ``paper_std`` over ten seeds, and ``mean - paper_mean`` with Welch's
         95 % interval: ``difference``, ``difference_low``, ``difference_high``. What the paper
         does not have is NaN.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, score_table
+        >>> runs = pd.DataFrame({"task": "Hopper-v5", "setup": "ppo", "final_score": [2e3, 2.2e3]})
+        >>> setups = {"ppo": Setup("ppo", 1, 0.3)}
+        >>> table = score_table(Selection(("ppo",), ("Hopper-v5",), runs), setups, "final")
+        >>> table[["mean", "paper_mean"]].values.tolist()
+        [[2100.0, 2185.0]]
     """
     rows = []
     for setup in selection.setups:
@@ -89,6 +98,17 @@ def improvement_table(
         scales), the ``probability`` that a run of ``better`` scores above one of ``than``, with
         its interval ``probability_low``, ``probability_high``, and the same of the paper, from
         its means and deviations: ``paper_difference``, ``paper_probability``.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, improvement_table
+        >>> setups = {"ppo": Setup("ppo", 1, 0.3), "amber": Setup("amber", 8, 0.4, 0.25)}
+        >>> scores = {"setup": ["ppo", "amber", "amber"], "final_score": [1.0, 0.5, 2.5]}
+        >>> runs = pd.DataFrame({"task": "Hopper-v5", **scores})
+        >>> selection = Selection(("ppo", "amber"), ("Hopper-v5",), runs)
+        >>> table = improvement_table(selection, setups, "amber", "ppo", "final")
+        >>> table[["task", "difference", "probability"]].values.tolist()
+        [['Hopper-v5', 0.5, 0.5], ['all tasks', nan, 0.5]]
     """
     ours, theirs = selection.scores(better, metric), selection.scores(than, metric)
     papers = [_paper_scores(setups[name], metric) for name in (better, than)]
@@ -131,6 +151,13 @@ def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:
     Returns:
         A row per setup: ``interquartile_mean`` with its 95 % bootstrap interval ``low``,
         ``high``; empty if no task is left.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, aggregate_table
+        >>> runs = pd.DataFrame({"task": "Hopper-v5", "setup": "ppo", "final_score": [2185.0] * 2})
+        >>> aggregate_table(Selection(("ppo",), ("Hopper-v5",), runs), "final").values.tolist()
+        [['ppo', 1.0, 1.0, 1.0]]
     """
     references, apart = reference_returns(), tasks_apart(selection.tasks)
     rows = []
@@ -184,12 +211,23 @@ def average_normalized_score_table(
     Returns:
         A row per setup: its ``score`` with its 95 % bootstrap interval ``low``, ``high``, and
         ``paper_score``, which is relative to the paper's 35 setups.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from amber_trl.evaluation import Selection, Setup, average_normalized_score_table
+        >>> setups = {"ppo": Setup("ppo", 1, 0.3), "amber": Setup("amber", 8, 0.4, 0.25)}
+        >>> scores = {"setup": ["ppo", "amber"], "final_score": [1.0, 3.0]}
+        >>> runs = pd.DataFrame({"task": "Hopper-v5", **scores})
+        >>> selection = Selection(("ppo", "amber"), ("Hopper-v5",), runs)
+        >>> table = average_normalized_score_table(selection, setups, "final")
+        >>> table[["setup", "score", "paper_score"]].values.tolist()
+        [['ppo', -1.0, 0.176], ['amber', 1.0, 0.939]]
     """
     names = selection.setups
     scores = [selection.scores(name, metric) for name in names]
     rows = []
     for place, name in enumerate(names):
-        estimate = bootstrap(partial(_normalized, place), *scores)
+        estimate = bootstrap(partial(_normalized, place), *scores, replicates=4_000)
         paper = _paper_normalized(setups[name], metric)
         rows.append({"setup": name} | _cells("score", estimate) | {"paper_score": paper})
     return pd.DataFrame(rows)
