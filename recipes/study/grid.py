@@ -140,8 +140,8 @@ def _jobs(study: Path, part: Part, seeds: Sequence[int], common: dict[str, Any])
         for task in part.tasks:
             folder = task.replace("/", "-").replace(":", "-")
             for setup in part.setups:
-                given = {"env_id": task, "protocol": part.protocol, "seed": seed}
-                config = Config(**given, **options[setup], **common, progress=False)
+                given = {**options[setup], **common, "progress": False}
+                config = Config(env_id=task, protocol=part.protocol, seed=seed, **given)
                 try:
                     effective = resolve(config)
                 except ValueError as error:
