@@ -3,21 +3,27 @@
     python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --setup amber
     python recipes/ppo_amber_mujoco.py --env-id HalfCheetah-v5 --setup ppo --seed 3
     python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --setup amber --protocol paper
+    python recipes/ppo_amber_mujoco.py --env-id Hopper-v5 --checkpoint-interval 20 --run-dir runs/hopper
+    python recipes/ppo_amber_mujoco.py --resume runs/hopper
 
 `ppo` learns from the newest batch, `mber` from the last two, `amber` from those of the last eight
 that are still close to the current policy (Han & Sung, arXiv 1710.04423). What to expect after a
 million frames, with `amber`: a last-100 return near -150 on Pendulum-v1. The run directory then
-holds config.json, versions.json, episodes.csv, iterations.csv, timing.csv, policy.pt and
-summary.json. Ctrl-C finishes the iteration, saves, and exits with code 130.
+holds config.json, versions.json, episodes.csv, iterations.csv, timing.csv, policy.pt, summary.json
+and checkpoints. Ctrl-C or SIGTERM finishes the iteration, saves a checkpoint to resume from, and
+exits with code 130 or 143.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import random
+import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +33,7 @@ import torch
 import tyro
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
+from torchrl.checkpoint import GlobalRNGState
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
@@ -42,8 +49,14 @@ from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import (
+    CheckpointError,
+    Checkpoints,
+    CollectionState,
     LinearSchedule,
+    NonFiniteError,
+    PolicyRecord,
     Range,
+    Restored,
     RunDirectory,
     StopOnInterrupt,
     TrainingLog,
@@ -52,6 +65,8 @@ from amber_trl.training import (
     should_compile,
 )
 from amber_trl.transforms import ISStalenessFilter
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +96,10 @@ class Config:
     """Where the run's files go (runs/ENV_ID-SETUP-seedSEED)."""
     overwrite: bool = False
     """Replace a run that the directory already holds."""
+    checkpoint_interval: Annotated[int | None, Range(1)] = None
+    """Iterations between checkpoints (None: only one, at the end). Kept: the last two, the best."""
+    resume: Path | None = None
+    """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
     tensorboard: bool = False
     """Log to TensorBoard too, in the run directory."""
     progress: bool = True
@@ -165,6 +184,8 @@ def resolve(config: Config) -> EffectiveConfig:
     """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
     check_fields(config)
     _check_device(config.device)
+    if config.resume is not None:
+        return _resolve_resumed(config, saved_config(config.resume))
     values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
@@ -174,6 +195,28 @@ def resolve(config: Config) -> EffectiveConfig:
     effective = EffectiveConfig(**{"compiled": False, **values})  # open_run decides
     _check_combinations(effective)
     return effective
+
+
+def saved_config(run_dir: Path) -> EffectiveConfig:
+    """The configuration to resume a run with: its own, wherever its directory is now."""
+    if not (run_dir / "config.json").is_file():
+        raise FileNotFoundError(f"resume={str(run_dir)!r}: there is no config.json of a run in it")
+    saved = json.loads((run_dir / "config.json").read_text())
+    saved |= {"run_dir": run_dir, "resume": run_dir, "overwrite": False}
+    saved["hidden_sizes"] = tuple(saved["hidden_sizes"])
+    if saved["drop_factor"] is not None:
+        saved["drop_factor"] = float(saved["drop_factor"])  # JSON has no infinity but "inf"
+    return EffectiveConfig(**saved)
+
+
+def _resolve_resumed(config: Config, saved: EffectiveConfig) -> EffectiveConfig:
+    for name, value in asdict(config).items():
+        if name != "progress" and value != getattr(saved, name):
+            raise ValueError(
+                f"{name}={value!r} contradicts {name}={getattr(saved, name)!r} of the run in "
+                f"{str(saved.run_dir)!r}: leave it out, since a resumed run keeps its options"
+            )
+    return replace(saved, progress=config.progress)
 
 
 def _check_device(device: str) -> None:
@@ -296,12 +339,44 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
             "discrete: choose another metric"
         )
     # Last, as it may try the compiler.
-    frames, device = config.total_frames, config.device
-    compiled = should_compile(config.compile, total_frames=frames, device=device)
+    choice, resumed = config.compile, config.resume is not None
+    if resumed:
+        choice = "on" if config.compiled else "off"
+    compiled = should_compile(choice, total_frames=config.total_frames, device=config.device)
     config = replace(config, compiled=compiled)
-    run = RunDirectory(config.run_dir, overwrite=config.overwrite, tensorboard=config.tensorboard)
-    run.write_config(asdict(config))
+    run = RunDirectory(
+        config.run_dir, overwrite=config.overwrite, resume=resumed, tensorboard=config.tensorboard
+    )
+    if not resumed:
+        run.write_config(asdict(config))
     return config, env, run
+
+
+def restore(checkpoints: Checkpoints, log: TrainingLog, collection: CollectionState) -> Restored:
+    """Goes on from the newest sound checkpoint."""
+    restored = checkpoints.restore()
+    if restored is None:
+        raise CheckpointError(
+            f"there is no checkpoint in {checkpoints.directory}: start the run again, with "
+            "--overwrite"
+        )
+    if collection.inexact:
+        log.recorder.drop_unfinished()
+    return restored
+
+
+def describe_exactness(
+    config: EffectiveConfig, collection: CollectionState, restored: Restored | None
+) -> dict[str, Any]:
+    """Whether the run is bit for bit the one that was never interrupted, and if not, why."""
+    reasons = [*collection.inexact]
+    if torch.device(config.device).type != "cpu":
+        reasons.append(f"device {config.device}: sums are not made in the same order every time")
+    if restored is not None:
+        reasons = [*restored.details["reasons"], *restored.differences]
+        for reason in reasons:
+            logger.warning("resumed approximately: %s", reason)
+    return {"exactness": "approximate" if reasons else "exact", "reasons": reasons}
 
 
 def train(config: Config) -> dict[str, Any]:
@@ -338,46 +413,81 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
     total = -(-config.total_frames // size) * size  # the last batch is whole
     collector = build_collector(config, env, actor, total)
     log = TrainingLog(run, total, size, config.num_batches, progress=config.progress)
-    summary: dict[str, Any] = {}
-
-    def finish() -> None:
-        collector.shutdown()
-        policy = {"env_id": config.env_id, "arguments": arguments, "actor": actor.state_dict()}
-        run.save_policy(policy)
-        summary.update(log.summary(), interrupted=frames < total)
-        run.write_summary(summary)
-
-    frames = 0
+    collection = CollectionState(collector, env)
+    policy = PolicyRecord(config.env_id, arguments, actor)
+    checkpoints = Checkpoints(
+        run.checkpoints,
+        {
+            "loss": loss,
+            "optimizer": optimizer,
+            "schedule": schedule,
+            "replay": replay,
+            "collection": collection,
+            "log": log,
+            "policy": policy,
+            "generators": GlobalRNGState(),
+        },
+    )
     with log, StopOnInterrupt() as stop, ExitStack() as stack:
+        resumed = None if config.resume is None else restore(checkpoints, log, collection)
+        exactness = describe_exactness(config, collection, resumed)
+        summary: dict[str, Any] = {}
+
+        def finish() -> None:
+            collector.shutdown()
+            run.save_policy(policy.state_dict())
+            summary.update(
+                log.summary(),
+                interrupted=log.recorder.frames < total,
+                stopped_by=stop.signal and stop.signal.name,
+                **exactness,
+            )
+            run.write_summary(summary)
+
         stack.callback(finish)  # an error, too, leaves what there is
+        log.lap("checkpoint")
         for batch in collector:
             log.lap("collect")
-            values = schedule.step(frames)
+            values = schedule.step(log.recorder.frames)
             normalizer.update(batch["observation"])
             replay.extend(advantage(for_learning(batch, config)))
             log.lap("prepare")
             ledger = replay.refresh()
             log.lap("refresh")
-            stored = replay.storage[:]
-            metrics = torch.cat(
-                [update.epoch(stored, replay.epoch()) for _ in range(config.epochs)]
-            )
-            update.raise_if_nonfinite()
+            stored, age = replay.storage[:], replay.age
+            epochs = []
+            for _ in range(config.epochs):
+                epochs.append(update.epoch(stored, replay.epoch()))
+                update.raise_if_nonfinite(stored, age)
             collector.update_policy_weights_()
-            frames += batch.numel()
             log.lap("update")
             values["minibatch_size"] = replay.batch_size
-            log.iteration(batch, values, metrics, ledger)
+            log.iteration(batch, values, torch.cat(epochs), ledger)
+            frames = log.recorder.frames
+            ends = stop.requested or frames >= total
+            due = config.checkpoint_interval and frames // size % config.checkpoint_interval == 0
+            if due or ends:
+                checkpoints.save(frames, score=log.recorder.mean_return, details=exactness)
+            log.lap("checkpoint")
             if stop.requested:
                 break
     return summary
 
 
+def command_line() -> Config:
+    """What was asked for; on a resume, the run's own options under those given."""
+    config = tyro.cli(Config, description=__doc__)
+    if config.resume is None:
+        return config
+    saved = saved_config(config.resume)
+    default = Config(**{field.name: getattr(saved, field.name) for field in fields(Config)})
+    return tyro.cli(Config, description=__doc__, default=default)
+
+
 def main() -> int:
     """Command line; returns the exit code."""
-    config = tyro.cli(Config, description=__doc__)
     try:
-        opened = open_run(resolve(config))
+        opened = open_run(resolve(command_line()))
     except (
         ValueError,
         TypeError,
@@ -387,7 +497,11 @@ def main() -> int:
         gymnasium.error.Error,
     ) as error:
         sys.exit(f"error: {error}")
-    return 130 if learn(*opened)["interrupted"] else 0
+    try:
+        stopped_by = learn(*opened)["stopped_by"]
+    except (CheckpointError, NonFiniteError) as error:
+        sys.exit(f"error: {error}")
+    return 128 + signal.Signals[stopped_by] if stopped_by else 0
 
 
 if __name__ == "__main__":

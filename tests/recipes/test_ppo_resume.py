@@ -1,0 +1,207 @@
+"""A run that was stopped and resumed ends as if it had never stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from amber_trl.training import list_checkpoints, read_component
+from tests.recipes.conftest import RECIPES
+
+_SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
+
+
+def _config(ppo: ModuleType, run_dir: Path, **options: Any) -> Any:
+    small = {"env_id": "Pendulum-v1", "smoke": True, "progress": False, "run_dir": run_dir}
+    return ppo.Config(**{**small, **options})
+
+
+def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
+    """Asks to stop as Ctrl-C does, in the iteration that reaches ``frames``."""
+    whole = ppo.TrainingLog.iteration
+
+    def iteration(log: Any, *args: Any) -> None:
+        whole(log, *args)
+        if log.recorder.frames == frames:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo.TrainingLog, "iteration", iteration)
+        summary: dict[str, Any] = ppo.train(config)
+    assert summary["frames"] == frames
+    assert summary["interrupted"]
+    return summary
+
+
+def _result(run_dir: Path) -> tuple[bytes, bytes, Any]:
+    last = list_checkpoints(run_dir / "checkpoints")[-1]
+    states = {name: read_component(last, name) for name in ("loss", "optimizer", "collection")}
+    tables = [(run_dir / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
+    return tables[0], tables[1], states
+
+
+def _assert_equal(one: Any, other: Any) -> None:
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for name, value in one.items():
+            _assert_equal(value, other[name])
+    elif isinstance(one, list | tuple):
+        for ours, theirs in zip(one, other, strict=True):
+            _assert_equal(ours, theirs)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"setup": "amber"},
+        {"setup": "ppo", "num_envs": 1},
+        {"setup": "mber", "minibatches": "episodic", "minibatch_size": 16},
+        {"env_id": "BipedalWalker-v3", "setup": "amber", "num_envs": 2},
+        {"env_id": "HalfCheetah-v5", "setup": "amber", "protocol": "paper"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_resumed_twice_is_byte_identical(
+    ppo: ModuleType, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    ppo.train(_config(ppo, tmp_path / "whole", **options))
+    run_dir = tmp_path / "stopped"
+    _train_until(ppo, _config(ppo, run_dir, **options), 512)  # a partly filled buffer
+    _train_until(ppo, ppo.saved_config(run_dir), 1536)
+    command = [sys.executable, _SCRIPT, "--resume", str(run_dir), "--no-progress"]
+    subprocess.run(command, check=True, capture_output=True)
+    for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
+        _assert_equal(one, other)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["exactness"], summary["reasons"]) == ("exact", [])
+    assert (summary["interrupted"], summary["frames"]) == (False, 2560)
+
+
+def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path) -> None:
+    options = {"compile": "on", "total_frames": 1024}
+    ppo.train(_config(ppo, tmp_path / "whole", **options))
+    _train_until(ppo, _config(ppo, tmp_path / "stopped", **options), 512)
+    command = [sys.executable, _SCRIPT, "--resume", str(tmp_path / "stopped"), "--no-progress"]
+    subprocess.run(command, check=True, capture_output=True)
+    for one, other in zip(_result(tmp_path / "whole"), _result(tmp_path / "stopped"), strict=True):
+        _assert_equal(one, other)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(ppo: ModuleType, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
+    command += ["--checkpoint-interval", "2", "--run-dir", str(run_dir)]
+    process = subprocess.Popen(command, env={**os.environ}, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list_checkpoints(run_dir / "checkpoints"):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert not (run_dir / "summary.json").exists()
+    ppo.train(ppo.saved_config(run_dir))
+    ppo.train(_config(ppo, tmp_path / "whole"))
+    for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
+        _assert_equal(one, other)
+
+
+def test_sigterm_saves_a_checkpoint_and_exits_with_its_code(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
+    command += ["--total-frames", "1000000", "--compile", "off", "--run-dir", str(run_dir)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    table, deadline = run_dir / "iterations.csv", time.monotonic() + 120
+    while not table.exists() or table.read_text().count("\n") < 3:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in shown
+    (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
+    assert int(checkpoint.name) == json.loads((run_dir / "summary.json").read_text())["frames"]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_kept(
+    ppo: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_dir = tmp_path / "run"
+    _train_until(ppo, _config(ppo, run_dir, checkpoint_interval=1), 1024)
+    last = list_checkpoints(run_dir / "checkpoints")[-1]
+    damaged = max(last.rglob("*.pt"), key=lambda path: path.stat().st_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(bytes(content))
+    ppo.train(ppo.saved_config(run_dir))
+    assert str(damaged.relative_to(last)) in caplog.text
+    ppo.train(_config(ppo, tmp_path / "whole"))
+    for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
+        _assert_equal(one, other)
+    kept = [path.read_bytes() for path in run_dir.rglob(damaged.name)]
+    assert bytes(content) in kept
+
+
+def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    _train_until(ppo, _config(ppo, run_dir, seed=3, drop_factor=math.inf), 512)
+    before = (run_dir / "iterations.csv").read_bytes()
+
+    def resume(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, _SCRIPT, "--resume", str(run_dir), "--no-progress", *options]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    refused = resume("--seed", "0")  # which is also the default
+    assert refused.returncode == 1
+    assert "seed=0 contradicts seed=3" in refused.stderr
+    refused = resume("--total-frames", "5000")
+    assert "total_frames=5000 contradicts total_frames=2560" in refused.stderr
+    assert (run_dir / "iterations.csv").read_bytes() == before
+    moved = tmp_path / "moved"
+    shutil.move(run_dir, moved)
+    run_dir = moved
+    done = resume("--seed", "3")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_cannot_be_resumed_is_said(ppo: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no config\.json of a run"):
+        ppo.saved_config(tmp_path)
+    run_dir = tmp_path / "run"
+    ppo.train(_config(ppo, run_dir, total_frames=256))
+    shutil.rmtree(run_dir / "checkpoints")
+    with pytest.raises(ppo.CheckpointError, match="there is no checkpoint in"):
+        ppo.train(ppo.saved_config(run_dir))
+
+
+def test_another_collector_resumes_approximately_and_says_so(
+    ppo: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_dir = tmp_path / "run"
+    _train_until(ppo, _config(ppo, run_dir, collector="torchrl"), 512)
+    summary = ppo.train(ppo.saved_config(run_dir))
+    assert summary["exactness"] == "approximate"
+    assert "Collector keeps its running episodes to itself" in summary["reasons"][0]
+    assert "resumed approximately" in caplog.text
+    # Episodes start anew at the resumption: eight of 200 steps from frame 512 on.
+    frames = [
+        int(line.split(",")[0]) for line in (run_dir / "episodes.csv").read_text().split()[1:]
+    ]
+    assert frames == list(range(512 + 1593, 512 + 1601))
