@@ -82,6 +82,7 @@ def evaluate(
         seed=seed,
         out=out,
         video=video,
+        progress=sys.stderr.isatty(),
     )
     played = f"{episodes} episode{'s' if episodes > 1 else ''}"
     said = f"{found['env_id']}, {found['policy']}, {played}: mean {found['mean']:.2f}"

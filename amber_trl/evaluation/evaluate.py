@@ -23,6 +23,7 @@ def evaluate_run(
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     video: str | os.PathLike[str] | None = None,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Plays a run's policy in fresh environments, and writes the result as JSON.
 
@@ -34,7 +35,8 @@ def evaluate_run(
         seed: as in :func:`play`.
         out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
             ``-stochastic``) in the run directory. An older file is replaced.
-        video: also record one episode there, as :func:`record_episode` does.
+        video: first record one episode there, as :func:`record_episode` does.
+        progress: as in :func:`play`.
 
     Returns:
         What the JSON says: ``policy`` (its path in the run directory), ``env_id``,
@@ -45,6 +47,8 @@ def evaluate_run(
         FileNotFoundError: the run has no such policy.
         CheckpointError: the checkpoint is damaged.
         ValueError: an argument is out of range, or the file holds no policy.
+        ImportError: a video is asked for and cannot be written.
+        RuntimeError: a video is asked for and the environment cannot be drawn.
 
     Examples:
         >>> import tempfile
@@ -62,7 +66,10 @@ def evaluate_run(
     """
     path = find_policy(run_dir, checkpoint)
     policy = load_policy(path)
-    played = play(policy, episodes, deterministic=deterministic, seed=seed)
+    options: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "progress": progress}
+    if video is not None:
+        record_episode(policy, video, **options)
+    played = play(policy, episodes, **options)
     found = {
         "policy": path.relative_to(run_dir).as_posix(),
         "env_id": policy.env_id,
@@ -82,8 +89,6 @@ def evaluate_run(
     part = file.with_name(f"{file.name}.part")
     part.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     part.replace(file)
-    if video is not None:
-        record_episode(policy, video, deterministic=deterministic, seed=seed)
     return found
 
 

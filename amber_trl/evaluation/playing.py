@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torchrl.envs import ExplorationType, set_exploration_type
+from tqdm import tqdm
 
 from amber_trl.envs import make_env
 from amber_trl.evaluation.policies import Policy
@@ -60,7 +61,12 @@ class Played:
 
 
 def play(
-    policy: Policy, episodes: int = 20, *, deterministic: bool = True, seed: int = 0
+    policy: Policy,
+    episodes: int = 20,
+    *,
+    deterministic: bool = True,
+    seed: int = 0,
+    progress: bool = False,
 ) -> Played:
     """Plays episodes in fresh environments.
 
@@ -74,6 +80,7 @@ def play(
             distribution, as in training.
         seed: of environments and actions, at least 0. The same seed gives the same episodes, and
             no global generator moves.
+        progress: whether to show a progress bar.
 
     Returns:
         Returns and lengths.
@@ -98,7 +105,8 @@ def play(
     lengths: list[int] = []
     env = make_env(policy.env_id, copies, seed=seed)
     try:
-        with acting(deterministic, seed):
+        bar = tqdm(total=episodes, unit="episode", disable=not progress)
+        with bar, acting(deterministic, seed):
             frames = env.reset()
             while any(left):
                 step, frames = env.step_and_maybe_reset(policy.actor(frames))
@@ -110,6 +118,7 @@ def play(
                         left[copy] -= 1
                         returns.append(totals[copy].item())
                         lengths.append(int(steps[copy]))
+                        bar.update()
                 totals[ended], steps[ended] = 0, 0
     finally:
         env.close()

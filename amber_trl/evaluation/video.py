@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torchrl.envs import EnvBase
+from tqdm import tqdm
 
 from amber_trl.envs import make_env
 from amber_trl.evaluation.playing import acting
@@ -18,18 +19,25 @@ from amber_trl.evaluation.policies import Policy
 
 
 def record_episode(
-    policy: Policy, file: str | os.PathLike[str], *, deterministic: bool = True, seed: int = 0
+    policy: Policy,
+    file: str | os.PathLike[str],
+    *,
+    deterministic: bool = True,
+    seed: int = 0,
+    progress: bool = False,
 ) -> int:
     """Plays one episode and writes it as an MP4 video, which appears when it is complete.
 
     It needs the extra ``video``. On a machine without a display MuJoCo draws with the environment
-    variable ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa``.
+    variable ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa``; without a GPU a picture then takes a tenth of
+    a second or more.
 
     Args:
         policy: as :func:`load_policy` returns it.
         file: where to, ending in ``.mp4``. An older file is replaced.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
+        progress: as in :func:`play`.
 
     Returns:
         The number of pictures, one more than the episode has frames.
@@ -58,7 +66,8 @@ def record_episode(
     count = 0
     try:
         with acting(deterministic, seed), contextlib.ExitStack() as stack:
-            for picture in _pictures(policy, env):
+            pictures = _pictures(policy, env)
+            for picture in tqdm(pictures, unit="picture", disable=not progress):
                 if count == 0:
                     size, rate = picture.shape[1::-1], env.metadata.get("render_fps", 30)
                     writer = write_frames(str(part), size, fps=rate, macro_block_size=1)
