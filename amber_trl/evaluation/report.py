@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from amber_trl.evaluation import sections
 from amber_trl.evaluation.comparisons import main_setups, pairs
 from amber_trl.evaluation.gallery import pictures
+from amber_trl.evaluation.references import reference_returns
 from amber_trl.evaluation.study import Selection, Study, read_study
-from amber_trl.evaluation.tables import tasks_apart
 
 _LOG = logging.getLogger(__name__)
 _NOTES = "notes.md"
@@ -115,8 +115,9 @@ def _protocol(study: Study, protocol: str, tables: sections.Tables) -> Iterator[
         yield from sections.scores(main, setups, tables)
         yield from sections.agreement(tables)
         yield from sections.aggregates(main, tables)
-        for task, reason in _apart(main):
-            _LOG.warning("%s is in no normalised score: %s", task, reason)
+        for task in main.tasks:
+            if task not in reference_returns().index:
+                _LOG.warning("%s is in no normalised score: it has no reference returns", task)
     for better, than in pairs(setups):
         if (pair := study.select(protocol, [better, than])) is not None:
             yield f"### `{better}` against `{than}`"
@@ -130,10 +131,6 @@ def _protocol(study: Study, protocol: str, tables: sections.Tables) -> Iterator[
 def _has_all(study: Study, protocol: str, name: str, main: Selection) -> bool:
     rows = study.runs[(study.runs["protocol"] == protocol) & (study.runs["setup"] == name)]
     return set(main.tasks) <= set(rows["task"])
-
-
-def _apart(main: Selection) -> Iterable[tuple[str, str]]:
-    return tasks_apart(main.tasks).items()
 
 
 def _save(figure: Figure, path: Path) -> Path:

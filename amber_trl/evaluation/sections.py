@@ -22,6 +22,7 @@ from amber_trl.evaluation.tables import (
 
 Tables = dict[str, pd.DataFrame]
 
+_FEW = 5  # seeds below which an interval is only a range
 _MEANING = {
     "final": "Final score: mean return of the last 100 training episodes.",
     "speed": "Speed score: average over training of the mean return of the last 100 episodes.",
@@ -46,7 +47,7 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
         rows.append({"task": task} | {s: _ranges(found) for s, found in seeds.items()})
     yield f"Seeds of the {len(runs)} runs:"
     yield markdown(pd.DataFrame(rows))
-    if runs.groupby(["task", "setup"]).size().min() < 5:
+    if runs.groupby(["task", "setup"]).size().min() < _FEW:
         yield (
             "With fewer than five seeds no bootstrap interval reaches 95 %: of three, the lowest "
             "and the highest enclose the median in 75 % of cases. Take those intervals as ranges."
@@ -82,9 +83,9 @@ def agreement(tables: Tables) -> Iterator[str]:
         return
     apart = [c for c in cells if c["difference_low"] > 0 or c["difference_high"] < 0]
     yield (
-        f"Of {len(cells)} mean scores that the paper has too, {len(apart)} differ from it by more "
-        "than chance explains (Welch's 95 % interval of the difference leaves out 0; by chance "
-        f"alone about {len(cells) / 20:.0f} would)."
+        f"Of {len(cells)} mean scores that the paper has too, {len(apart)} differ from the paper's: "
+        "Welch's 95 % interval of the difference leaves out 0. By chance alone that happens to one "
+        "in twenty."
     )
     if apart:
         rows = [
@@ -92,7 +93,7 @@ def agreement(tables: Tables) -> Iterator[str]:
                 "task": cell["task"],
                 "setup": cell["setup"],
                 "score": cell["metric"],
-                "here": _number(cell["mean"]),
+                "here": _short(cell["mean"]),
                 "paper": _paper(cell),
                 "difference": _interval(
                     cell["difference"], cell["difference_low"], cell["difference_high"]
@@ -115,10 +116,8 @@ def improvement(
             {
                 "task": cell["task"],
                 "difference": _interval(cell["difference"], cell["low"], cell["high"]),
-                "P": _interval(
-                    cell["probability"], cell["probability_low"], cell["probability_high"], 2
-                ),
-                "difference, paper": _number(cell["paper_difference"]),
+                "P": _probability(cell),
+                "difference, paper": _short(cell["paper_difference"]),
                 "P, paper": _number(cell["paper_probability"], 2),
             }
             for cell in table.to_dict("records")
@@ -133,27 +132,33 @@ def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
     Examples:
         >>> import pandas as pd
         >>> from amber_trl.evaluation.sections import conclusion
-        >>> row = {"task": "all tasks", "probability": 0.6}
+        >>> row = {"task": "all tasks", "seeds": 5, "probability": 0.6}
         >>> row |= {"probability_low": 0.4, "probability_high": 0.8, "low": 0.0, "high": 0.0}
         >>> conclusion(pd.DataFrame([row]), "amber", "ppo", "final")[:61]
         'Averaged over tasks, a run of `amber` has the higher final sc'
     """
     whole, single = table.iloc[-1], table.iloc[:-1]
     low, high = whole["probability_low"], whole["probability_high"]
-    if math.isnan(low):
-        verdict = "with one seed there is no interval"
+    if whole["seeds"] < _FEW:
+        verdict = f"fewer than {_FEW} seeds allow no conclusion"
     elif low > 0.5:
         verdict = f"the interval is above one half: `{better}` is better on these tasks"
     elif high < 0.5:
         verdict = f"the interval is below one half: `{than}` is better on these tasks"
     else:
         verdict = "the interval contains one half: these runs do not say which is better"
-    gains = single.loc[single["low"] > 0, "task"].tolist()
-    losses = single.loc[single["high"] < 0, "task"].tolist()
+    enough = single[single["seeds"] >= _FEW]
+    gains = enough.loc[enough["low"] > 0, "task"].tolist()
+    losses = enough.loc[enough["high"] < 0, "task"].tolist()
+    tasks = (
+        f" On single tasks the interval of the difference puts `{better}` above on {_list(gains)} "
+        f"and below on {_list(losses)}; by chance alone it puts it on either side on one task in "
+        "twenty."
+    )
     return (
         f"Averaged over tasks, a run of `{better}` has the higher {metric} score with probability "
-        f"{_interval(whole['probability'], low, high, 2)}; {verdict}. By the interval of the "
-        f"difference `{better}` is above on {_list(gains)} and below on {_list(losses)}."
+        f"{_interval(whole['probability'], low, high, 2)}; {verdict}."
+        + (tasks if len(enough) else "")
     )
 
 
@@ -204,9 +209,9 @@ def average_normalized(
 def _interval(value: float, low: float, high: float, decimals: int | None = None) -> str:
     if math.isnan(value):
         return "-"
-    places = _decimals(value) if decimals is None else decimals
     if math.isnan(low):
-        return _number(value, places)
+        return _short(value) if decimals is None else _number(value, decimals)
+    places = _decimals(high - low) if decimals is None else decimals
     return f"{_number(value, places)} [{_number(low, places)}, {_number(high, places)}]"
 
 
@@ -215,15 +220,24 @@ def _paper(cell: Mapping[str, Any]) -> str:
     return "-" if math.isnan(mean) else f"{mean:g} ± {std:g}"
 
 
-def _number(value: float, decimals: int | None = None) -> str:
-    if math.isnan(value):
-        return "-"
-    places = _decimals(value) if decimals is None else decimals
-    return f"{value:.{places}f}"
+def _probability(cell: Mapping[str, Any]) -> str:
+    """With its interval only over several tasks: where all runs agree, a single task's is empty."""
+    if cell["task"] != "all tasks":
+        return _number(cell["probability"], 2)
+    return _interval(cell["probability"], cell["probability_low"], cell["probability_high"], 2)
 
 
-def _decimals(value: float) -> int:
-    return 0 if abs(value) >= 200 else 1 if abs(value) >= 20 else 2
+def _number(value: float, decimals: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+
+
+def _short(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+
+
+def _decimals(width: float) -> int:
+    """Decimals that an interval of this width is worth."""
+    return 0 if width >= 50 else 1 if width >= 5 else 2
 
 
 def _ranges(seeds: list[int]) -> str:

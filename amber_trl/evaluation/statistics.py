@@ -132,8 +132,8 @@ def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, NDArray
     """The paper's average normalised score (ANS) of each setup of a study.
 
     On each task the means over seeds of all setups are standardised (minus their mean, over their
-    standard deviation, that of the whole population); then averaged over tasks (Han & Sung, arXiv
-    1710.04423, section 7.1, as its tables imply). It is relative to the list of setups: give that
+    standard deviation, that of the whole population), which gives 0 where all are equal; then
+    averaged over tasks (Han & Sung, arXiv 1710.04423, section 7.1, as its tables imply). It is relative to the list of setups: give that
     list beside it.
 
     Args:
@@ -143,8 +143,7 @@ def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, NDArray
         ``[...]`` by setup; they sum to 0.
 
     Raises:
-        ValueError: if there are fewer than two setups, two have different tasks, or all means on
-            a task are equal.
+        ValueError: if there are fewer than two setups, or two have different tasks.
 
     Examples:
         >>> from amber_trl.evaluation import average_normalized_scores
@@ -164,12 +163,8 @@ def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, NDArray
     for task in tasks:
         means = np.stack([_array(task, setup[task]).mean(-1) for setup in scores.values()])
         spread = means.std(0)
-        if np.any(spread == 0):
-            raise ValueError(
-                f"all setups have the same mean on {task}: it cannot be standardised; leave the "
-                "task out"
-            )
-        total = total + (means - means.mean(0)) / spread
+        distance = means - means.mean(0)
+        total = total + np.divide(distance, spread, out=np.zeros_like(means), where=spread > 0)
     return dict(zip(scores, total / len(tasks), strict=True))
 
 

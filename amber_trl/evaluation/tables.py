@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,7 +94,8 @@ def improvement_table(
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per task, and a last one, ``all tasks``: the ``difference`` of the means with its
+        A row per task, and a last one, ``all tasks``: ``seeds``, the fewest of the two on any
+        task concerned, the ``difference`` of the means with its
         95 % bootstrap interval ``low``, ``high`` (NaN in the last row, as tasks have their own
         scales), the ``probability`` that a run of ``better`` scores above one of ``than``, with
         its interval ``probability_low``, ``probability_high``, and the same of the paper, from
@@ -112,15 +114,17 @@ def improvement_table(
     """
     ours, theirs = selection.scores(better, metric), selection.scores(than, metric)
     papers = [_paper_scores(setups[name], metric) for name in (better, than)]
-    rows, known = [], []
+    rows: list[dict[str, Any]] = []
+    known = []
     for task in selection.tasks:
         one, other = {task: ours[task]}, {task: theirs[task]}
         name = _paper_task(task)
         cell = [*papers[0].get(name, (np.nan,) * 2), *papers[1].get(name, (np.nan,) * 2)]
         if not np.isnan(cell).any():
             known.append(cell)
+        seeds = min(len(ours[task]), len(theirs[task]))
         rows.append(
-            {"task": task}
+            {"task": task, "seeds": seeds}
             | _cells("difference", bootstrap(_difference, one, other))
             | _cells(
                 "probability", bootstrap(probability_of_improvement, one, other), "probability_"
@@ -130,7 +134,7 @@ def improvement_table(
     together = bootstrap(probability_of_improvement, ours, theirs)
     whole = len(known) == len(rows)
     rows.append(
-        {"task": "all tasks"}
+        {"task": "all tasks", "seeds": min(row["seeds"] for row in rows)}
         | _cells("probability", together, "probability_")
         | {"paper_probability": _implied(known) if whole else np.nan}
     )

@@ -140,7 +140,7 @@ def test_help_everywhere(command: list[str], capsys: pytest.CaptureFixture[str])
 
 def test_the_command_runs_as_a_module(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "amber_trl", "report", "nowhere", "--out", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1
     assert ended.stderr.endswith(
         "error: nowhere is not there: name a run directory, or a folder of some\n"
