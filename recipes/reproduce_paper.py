@@ -8,10 +8,11 @@
 
 Each run has its directory, STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with a log.txt beside what the
 main recipe leaves. The command can be given again and again: finished runs are left alone,
-interrupted ones start anew. A run that fails is reported with its log, and the others go on.
-A run whose process is killed is tried again. Ctrl-C ends the runs after their iteration. Exit
-codes: 0 all finished, 1 some failed, 130 interrupted. Should this process itself be killed, its
-runs go on to their end, and no other process can take their directories meanwhile.
+interrupted ones go on from their last checkpoint, or start anew where they have none. A run that
+fails is reported with its log, and the others go on. One whose process is killed is tried again.
+Ctrl-C or SIGTERM ends the runs after their iteration. Exit codes: 0 all finished, 1 some failed,
+130 interrupted. Should this process itself be killed, its runs go on to their end, and no other
+process can take their directories meanwhile.
 
 A setup is ppo, mber (two batches) or amber (eight), and after it what differs: _l4 (batches),
 _clip0.2 (clip range), _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches that
@@ -77,6 +78,8 @@ class Config:
     """Short runs that exercise everything, and learn nothing."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the update step, as in the main recipe."""
+    checkpoint_interval: Annotated[int | None, Range(1)] = None
+    """Iterations between checkpoints (None: only one, when a run ends or is asked to stop)."""
     workers: Annotated[int | None, Range(1)] = None
     """Runs at a time, each a process on one thread (as many as there are cores to use)."""
     retries: Annotated[int, Range(0)] = 2
@@ -98,8 +101,9 @@ def grid(config: Config) -> list[Job]:
     own = {name: getattr(config, name) for name in ("tasks", "setups", "protocol")}
     own = {name: value for name, value in own.items() if value is not None}
     parts = [replace(PARTS[name], **own) for name in config.parts]
-    common: dict[str, Any] = {"smoke": config.smoke, "compile": config.compile}
-    found = jobs(config.study, parts, config.seeds, common | {"total_frames": config.total_frames})
+    shared = ("smoke", "compile", "total_frames", "checkpoint_interval")
+    common = {name: getattr(config, name) for name in shared}
+    found = jobs(config.study, parts, config.seeds, common)
     for task in dict.fromkeys(job.config.env_id for job in found):
         make_env(task, 1).close()
     return found
@@ -127,8 +131,12 @@ class Progress:
         self._todo = {job.name: job for job in todo}
         self._count = finished + len(todo)
         self._started = time.time()
+        # Frames that a run logged earlier count if it goes on from them.
+        self._since = {j.name: 0.0 if runs.can_resume(j) else self._started for j in todo}
+        self._at_first = self._left()
         total = sum(job.total_frames for job in todo)
-        self._bar = tqdm(total=total, unit="frame", disable=None, smoothing=0)
+        options: dict[str, Any] = {"total": total, "initial": total - self._at_first}
+        self._bar = tqdm(unit="frame", disable=None, smoothing=0, **options)
 
     def tick(self) -> None:
         """Moves the bar to where the runs are."""
@@ -150,13 +158,13 @@ class Progress:
 
     def _left(self) -> int:
         return sum(
-            max(0, job.total_frames - runs.frames(job, self._started))
+            max(0, job.total_frames - runs.frames(job, self._since[job.name]))
             for job in self._todo.values()
         )
 
     def _time_left(self) -> str:
         left, seconds = self._left(), time.time() - self._started
-        if (made := self._bar.total - left) <= 0:
+        if (made := self._at_first - left) <= 0:
             return "time left unknown"
         return f"about {tqdm.format_interval(seconds * left / made)} left"
 

@@ -15,8 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ppo_amber_mujoco import resolve, train
+from ppo_amber_mujoco import resolve, saved_config, train
 
+from amber_trl.training import list_checkpoints
 from study.grid import Job, command_line
 
 LOG = "log.txt"
@@ -24,7 +25,8 @@ LOG = "log.txt"
 _LOCK = "run.lock"
 _BEGUN = "# begun "
 # Options that say where and how a run is made, and not what it computes.
-_INCIDENTAL = {"run_dir", "overwrite", "progress", "tensorboard", "num_threads", "compiled"}
+_INCIDENTAL = {"run_dir", "overwrite", "checkpoint_interval", "resume", "progress", "tensorboard"}
+_INCIDENTAL |= {"num_threads", "compiled"}
 
 State = Literal["new", "interrupted", "finished"]
 
@@ -70,6 +72,11 @@ def frames(job: Job, since: float = 0.0) -> int:
     return int(lines[-1].partition(b",")[0]) if lines else 0
 
 
+def can_resume(job: Job) -> bool:
+    """Whether an interrupted run has a checkpoint to go on from."""
+    return bool(list_checkpoints(job.run_dir / "checkpoints"))
+
+
 def attempts(job: Job) -> int:
     """How often a run was begun, by its log."""
     try:
@@ -81,6 +88,8 @@ def attempts(job: Job) -> int:
 def make(job: Job) -> str | None:
     """Makes a run in this process, unless it is finished; what it says goes to its log.
 
+    It goes on from its last checkpoint, and starts anew where it has none.
+
     Returns:
         What went wrong, in a line, or None.
     """
@@ -91,7 +100,8 @@ def make(job: Job) -> str | None:
             if state(job) == "finished":
                 return None
             with _logged(directory / LOG, job):
-                train(replace(job.config, overwrite=True))
+                anew = replace(job.config, overwrite=True)
+                train(saved_config(directory) if can_resume(job) else anew)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

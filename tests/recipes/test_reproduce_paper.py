@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,8 +86,8 @@ def test_the_text_counts_the_runs_of_each_part(recipe: ModuleType) -> None:
         (line,) = [
             line for line in (recipe.__doc__ or "").splitlines() if line.startswith(f"  {name} ")
         ]
-        runs = grid.jobs(Path("study"), [part], range(5), {})
-        assert str(len(runs)) in line.split(), (line, len(runs))
+        count = 5 * len(grid.jobs(Path("study"), [part], [0], {}))
+        assert str(count) in line.split(), (line, count)
 
 
 def test_seeds_come_one_after_the_other(recipe: ModuleType) -> None:
@@ -162,11 +163,7 @@ def test_a_finished_run_is_left_alone(
     assert "finished    paper/Pendulum-v1/amber-seed0: --env-id Pendulum-v1" in shown
     assert "new         paper/Pendulum-v1/ppo-seed0: --env-id Pendulum-v1 --setup ppo" in shown
     assert _module(recipe, "runs").make(finished) is None
-    assert before == {
-        path: path.stat().st_mtime_ns
-        for path in finished.run_dir.iterdir()
-        if path.name != "run.lock"
-    } | {path: before[path] for path in before if path.name == "run.lock"}
+    assert before == {path: path.stat().st_mtime_ns for path in finished.run_dir.iterdir()}
 
 
 def test_another_run_in_the_directory_is_refused(
@@ -185,9 +182,7 @@ def test_what_is_not_whole_is_made_anew(
 ) -> None:
     runs = _module(recipe, "runs")
     run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    for path in finished.run_dir.iterdir():
-        (run_dir / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(finished.run_dir, run_dir)
     config = dataclasses.replace(finished.config, run_dir=run_dir)
     job = dataclasses.replace(finished, config=config)
     assert runs.state(job) == "finished"
