@@ -54,19 +54,19 @@ def step(env: EnvBase, td: TensorDictBase, frames: int, seed: int = 3) -> list[T
     return [*passed, td]
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(("num_envs", "batches"), [(1, 7), (2, 3)])
 @pytest.mark.parametrize("env_id", [*TASKS, *OTHERS])
-def test_goes_on_to_the_bit(env_id: str, num_envs: int) -> None:
+def test_goes_on_to_the_bit(env_id: str, num_envs: int, batches: int) -> None:
     first = Collecting(env_id, num_envs, seed=0)
-    first.batches(2)
+    first.batches(1)
     saved = first.save()
-    expected = first.batches(7)
+    expected = first.batches(batches)
     assert first.simulators.inexact == ()
     second = Collecting(env_id, num_envs, seed=9)
     second.batches(1)
     second.load(saved)
     assert second.simulators.inexact == ()
-    assert_same_bits(expected, second.batches(7))
+    assert_same_bits(expected, second.batches(batches))
     assert sum(int(batch["next", "done"].sum()) for batch in expected) > num_envs
 
 
@@ -81,14 +81,14 @@ for env_id in ("Humanoid-v5", "BipedalWalker-v3", "Pendulum-v1"):
     there = Collecting(env_id, 2, seed=9)
     there.load((folder / f"{env_id}.saved").read_bytes())
     assert there.simulators.inexact == ()
-    torch.save([b.to_dict() for b in there.batches(3)], folder / f"{env_id}.after")
+    torch.save([b.to_dict() for b in there.batches(2)], folder / f"{env_id}.after")
 """
     expected = {}
     for env_id in ("Humanoid-v5", "BipedalWalker-v3", "Pendulum-v1"):
         here = Collecting(env_id, 2, seed=0)
         here.batches(1)
         (tmp_path / f"{env_id}.saved").write_bytes(here.save())
-        expected[env_id] = here.batches(3)
+        expected[env_id] = here.batches(2)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)],
         cwd=ROOT,
@@ -139,7 +139,7 @@ def test_wrappers_go_on_too(wrappers: list[Any]) -> None:
     state = SimulatorState(env)
     assert state.inexact == ()
     SimulatorState(other).load_state_dict(through_file(state.state_dict()))
-    assert_same_bits(step(env, here.clone(), 200), step(other, here.clone(), 200))
+    assert_same_bits(step(env, here.clone(), 180), step(other, here.clone(), 180))
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "BipedalWalker-v3"])
