@@ -39,8 +39,10 @@ def write_states(stage: Path, states: Mapping[str, Any]) -> dict[str, str]:
     except OSError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"the states could not be written to {stage}: {reason}") from error
+        reason, free = str(error).partition("\n")[0], shutil.disk_usage(stage).free
+        raise CheckpointError(
+            f"the states could not be written to {stage}, where {free} bytes are free: {reason}"
+        ) from error
     records = Checkpoint.manifest(stage / _STATE)["components"]
     files = {}
     for name in states:

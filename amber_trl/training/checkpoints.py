@@ -133,7 +133,8 @@ class Checkpoints:
         Args:
             frames: frames collected so far, at least 0; the directory is named after it. Saving
                 at the same number again makes a second directory, which supersedes the first.
-            score: higher is better; None or NaN where there is none, which is never the best.
+            score: higher is better. One that is None or not finite is written as none, and never
+                the best.
             details: plain values by name to be written into the manifest.
 
         Returns:
@@ -143,7 +144,7 @@ class Checkpoints:
             OSError: the disk has less space than the states need (``errno.ENOSPC``; nothing was
                 written), or a write failed.
             CheckpointError: a state holds what could not be loaded again, or could not be written.
-            ValueError: ``frames``, ``score`` or ``details`` is none of the above.
+            ValueError: ``frames`` or ``details`` is none of the above.
 
         Whatever is raised, earlier checkpoints are as they were.
         """
@@ -301,11 +302,7 @@ def _check_components(components: Mapping[str, Any]) -> None:
 def _check_numbers(frames: int, score: float | None) -> float | None:
     if isinstance(frames, bool) or not isinstance(frames, int) or frames < 0:
         raise ValueError(f"frames={frames!r} must be an integer of at least 0")
-    if score is None or math.isnan(score):
-        return None
-    if math.isinf(score):
-        raise ValueError(f"score={score!r} must be finite: give None where there is no score")
-    return float(score)
+    return float(score) if score is not None and math.isfinite(score) else None
 
 
 def _check_details(details: Mapping[str, Any]) -> dict[str, Any]:
