@@ -69,7 +69,8 @@ def label(figure: Figure, x: str, y: str) -> None:
     for axes in figure.axes:
         handles, names = axes.get_legend_handles_labels()
         found |= dict(zip(names, handles, strict=True))
-    options: dict[str, Any] = {"ncols": 4, "fontsize": _TEXT, "frameon": False}
+    columns = -(-len(found) // -(-len(found) // 5))  # rows of equal length, up to five in each
+    options: dict[str, Any] = {"ncols": columns, "fontsize": _TEXT, "frameon": False}
     figure.legend(list(found.values()), list(found), loc="outside upper center", **options)
 
 

@@ -132,14 +132,15 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
     paper = paper_average_normalized_scores()
     for metric in METRICS:
         ours = average_normalized_score_table(selection, setups, metric).set_index("setup")
-        for family, names in families.items():
+        for place, (family, names) in enumerate(families.items()):
             style: dict[str, Any] = {
                 "color": colors[family],
                 "label": family,
                 "marker": "o",
                 "markersize": 4,
             }
-            x = [getattr(setups[name], parameter) for name in names]
+            beside = 0.005 * (place - (len(families) - 1) / 2)  # so that intervals do not overlap
+            x = [getattr(setups[name], parameter) + beside for name in names]
             y = ours.loc[names]
             ends = [y["score"] - y["low"], y["high"] - y["score"]]
             panels[f"{metric}, here"].errorbar(x, y["score"], ends, capsize=2, **style)

@@ -192,10 +192,8 @@ def read_study(paths: Iterable[str | PathLike[str]], *, partial: bool = False) -
         raise RunError(f"no finished run under {[str(path) for path in paths]}")
     _refuse_duplicates(runs)
     by_protocol = _by_protocol(runs)
-    settings = {p: _shared(own, "setting", _settings) for p, own in by_protocol.items()}
-    versions = {
-        p: _shared(own, "version", lambda run: dict(run.versions)) for p, own in by_protocol.items()
-    }
+    settings = {protocol: _shared_settings(own) for protocol, own in by_protocol.items()}
+    versions = {protocol: _shared_versions(own) for protocol, own in by_protocol.items()}
     setups = {run.setup.name: run.setup for run in sorted(runs, key=lambda run: run.setup.rank)}
     return Study(
         _table(runs, _scores),
@@ -270,18 +268,33 @@ def _settings(run: Run) -> dict[str, Any]:
     return {name: value for name, value in run.config.items() if name not in hidden}
 
 
-def _shared(runs: Sequence[Run], what: str, read: Any) -> dict[str, Any]:
-    """What ``read`` gives for each run, which must be the same for all."""
-    first = read(runs[0])
+def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
+    first = _settings(runs[0])
     for run in runs[1:]:
-        for name in first.keys() | read(run).keys():
-            ours, theirs = first.get(name, "not given"), read(run).get(name, "not given")
+        own = _settings(run)
+        for name in first.keys() | own.keys():
+            ours, theirs = first.get(name, "not given"), own.get(name, "not given")
             if ours != theirs:
-                raise RunError(
-                    f"mixed {what}s: {name} is {ours} in {runs[0].path} and {theirs} in {run.path}; "
-                    "put them into folders of their own, and evaluate each alone"
-                )
-    return dict(first)
+                raise _mixed(f"settings: {name}", ours, runs[0], theirs, run)
+    return first
+
+
+def _shared_versions(runs: Sequence[Run]) -> dict[str, str]:
+    """Versions by package; a package that a run did not record is not compared."""
+    found: dict[str, tuple[str, Run]] = {}
+    for run in runs:
+        for name, version in run.versions.items():
+            known, where = found.setdefault(name, (version, run))
+            if known != version:
+                raise _mixed(f"versions: {name}", known, where, version, run)
+    return {name: version for name, (version, _) in found.items()}
+
+
+def _mixed(what: str, ours: Any, one: Run, theirs: Any, other: Run) -> RunError:
+    return RunError(
+        f"mixed {what} is {ours} in {one.path} and {theirs} in {other.path}; put them into folders "
+        "of their own, and evaluate each alone"
+    )
 
 
 def _refuse_duplicates(runs: Sequence[Run]) -> None:

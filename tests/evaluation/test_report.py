@@ -1,5 +1,6 @@
 """The commands, on real runs: the page says what the runs say, and bad input is one clear line."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,18 @@ def test_the_page_of_real_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     runs = pd.read_csv(tmp_path / "out" / "tables" / "runs.csv")
     assert list(runs["path"]) == sorted(runs["path"])
     assert not any(Path(path).is_absolute() for path in runs["path"])
+
+
+def test_the_published_tables_are_of_the_published_runs() -> None:
+    """After runs are added: ``amber-trl report docs/data/study --out docs``."""
+    table = pd.read_csv(ROOT / "docs" / "tables" / "runs.csv").set_index("path")
+    files = sorted(PUBLISHED.rglob("summary.json"))
+    assert len(table) == len(files) >= 6
+    for file in files:
+        summary = json.loads(file.read_text())
+        row = table.loc[file.parent.relative_to(PUBLISHED).as_posix()]
+        for score in ("final_score", "speed_score"):
+            assert row[score] == pytest.approx(summary[score], rel=1e-12)
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:

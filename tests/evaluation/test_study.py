@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amber_trl.evaluation import RunError, Study, UnfinishedRunError, read_study
-from tests.evaluation.runs import BATCH, FRAMES, LENGTH, edit, write_run, write_study
+from tests.evaluation.runs import BATCH, FRAMES, LENGTH, VERSIONS, edit, write_run, write_study
 
 TASKS = ("Pendulum-v1", "Hopper-v5")
 LEVELS = {
@@ -71,6 +71,13 @@ def test_mixed_versions_are_refused(folder: Path) -> None:
     )
     with pytest.raises(RunError, match=r"mixed versions: torch is 2.1\d.0 in .* and 2.1\d.0 in"):
         read_study([folder])
+
+
+def test_a_version_that_a_run_did_not_record_is_not_compared(folder: Path) -> None:
+    run = folder / "paper/Hopper-v5/ppo-seed1"
+    edit(run / "versions.json", box2d="2.3")
+    edit(run / "summary.json", versions=VERSIONS | {"box2d": "2.3"})
+    assert read_study([folder]).versions["paper"]["box2d"] == "2.3"
 
 
 @pytest.mark.parametrize("changed", [{"num_envs": 2}, {"gamma": 0.9}, {"minibatch_size": 32}])
