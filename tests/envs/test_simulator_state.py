@@ -185,7 +185,7 @@ def test_attributes_that_only_the_new_environment_has_are_removed() -> None:
     ("options", "message"),
     [
         ({"num_envs": 3}, "the state is of 2 copies, and the environment has 3"),
-        ({"env_id": "CartPole-v1"}, "PendulumEnv.*is PassiveEnvChecker|TimeLimit<.*CartPoleEnv"),
+        ({"env_id": "CartPole-v1"}, "is of .*PendulumEnv, and the environment is .*CartPoleEnv"),
         ({"wrappers": [FlattenObservation]}, "environment is FlattenObservation<"),
         ({"max_episode_steps": -1}, "state is of TimeLimit<.*make it with the saved id"),
     ],
