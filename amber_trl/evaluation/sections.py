@@ -76,16 +76,18 @@ def agreement(tables: Tables) -> Iterator[str]:
     cells = []
     for metric in METRICS:
         table = tables[f"{metric}-scores"].assign(metric=metric)
-        cells += table[table["difference_low"].notna()].to_dict("records")
+        enough = table["difference_low"].notna() & (table["seeds"] >= _FEW)
+        cells += table[enough].to_dict("records")
     yield "### Agreement with the paper"
     if not cells:
-        yield "There is no score that the paper has and of which there are two seeds or more."
+        yield f"There is no score that the paper has and of which there are {_FEW} seeds or more."
         return
     apart = [c for c in cells if c["difference_low"] > 0 or c["difference_high"] < 0]
     yield (
         f"Of {len(cells)} mean scores that the paper has too, {len(apart)} differ from the paper's: "
         "Welch's 95 % interval of the difference leaves out 0. By chance alone that happens to one "
-        "in twenty."
+        "in twenty. The interval takes scores as Gaussian: where some seeds learn a task and "
+        "others do not, it is too sure."
     )
     if apart:
         rows = [
@@ -168,7 +170,8 @@ def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
     rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
     for metric in METRICS:
         table = aggregate_table(selection, metric)
-        tables[f"{metric}-interquartile-mean"] = table
+        if len(table):
+            tables[f"{metric}-interquartile-mean"] = table
         for cell in table.to_dict("records"):
             rows[cell["setup"]][metric] = _interval(
                 cell["interquartile_mean"], cell["low"], cell["high"], 2
@@ -182,7 +185,7 @@ def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
         )
         yield markdown(pd.DataFrame(list(rows.values())))
     for task, reason in apart.items():
-        yield f"{task} is not in it: {reason}."
+        yield f"Without {task}: {reason}."
 
 
 def average_normalized(
