@@ -1,16 +1,17 @@
 """Kills processes that save checkpoints, and looks at what they leave; run as a program.
 
-    python -m tests.training.killed_saves calls DIRECTORY
-    python -m tests.training.killed_saves random DIRECTORY KILLS
+    python -m tests.training.killed_saves SAVED SCRATCH KILLS
 
-It forks, so that only one process imports torch. ``calls`` kills at each fsync and rename of
-two saves; ``random`` kills at random times. Prints how many processes were killed.
+It first restores what was saved in SAVED. Then it kills at each fsync and rename of two saves, and
+at KILLS random times, in directories below SCRATCH, and prints what it found as JSON. It forks, so
+that only one process imports torch.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import random
 import shutil
@@ -119,7 +120,7 @@ def at_each_call(directory: Path) -> int:
     for before, after in itertools.product((0, 3), (False, True)):
         for number in itertools.count(1):
             place = directory / "place"
-            shutil.copytree(directory / "three", place) if before else place.mkdir()
+            shutil.copytree(directory / "three", place) if before else place.mkdir(parents=True)
 
             def work(report: TextIO, number: int = number, after: bool = after) -> None:
                 kill_at_call(number, after=after)
@@ -154,8 +155,19 @@ def at_random(directory: Path, kills: int) -> int:
     return kills
 
 
+def restored(directory: Path) -> list[float]:
+    """What another process saved."""
+    learner = Learner()
+    learner.checkpoints(directory).restore()
+    return learner.fingerprint()
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    where = Path(sys.argv[2])
-    done = at_each_call(where) if sys.argv[1] == "calls" else at_random(where, int(sys.argv[3]))
-    sys.stdout.write(f"{done}\n")
+    saved, scratch = Path(sys.argv[1]), Path(sys.argv[2])
+    found = {
+        "restored": restored(saved),
+        "at_each_call": at_each_call(scratch / "calls"),
+        "at_random": at_random(scratch / "random", int(sys.argv[3])),
+    }
+    sys.stdout.write(json.dumps(found))

@@ -1,37 +1,48 @@
 """A process killed while it saves leaves checkpoints that verify, the newest of them the last."""
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from tests.training.checkpointed import stepped
 
 ROOT = Path(__file__).parents[2]
+KILLS = 20
 
 
-def _kill(*arguments: str) -> int:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.training.killed_saves", *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program that kills found, and what it should have restored before."""
+    torch.manual_seed(0)
+    saved = tmp_path_factory.mktemp("saved")
+    _, fingerprints = stepped(saved, 2)
+    shared = Path("/dev/shm")  # what a kill leaves in memory is the same, and faster
+    scratch = tempfile.mkdtemp(dir=shared if shared.is_dir() else saved.parent)
+    words = ["-W", "ignore", "-m", "tests.training.killed_saves", str(saved), scratch, str(KILLS)]
+    try:
+        run = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=900
+        )
+    finally:
+        shutil.rmtree(scratch)
     assert run.returncode == 0, run.stderr
-    return int(run.stdout)
+    return {**json.loads(run.stdout), "saved": fingerprints[-1]}
 
 
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where there is one: what a kill leaves there is the same."""
-    shared = Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else tmp_path))
-    yield directory
-    shutil.rmtree(directory)
+def test_another_process_restores(found: dict[str, Any]) -> None:
+    assert found["restored"] == found["saved"]
 
 
-def test_killed_at_every_fsync_and_rename(memory: Path) -> None:
-    kills = _kill("calls", str(memory))
-    assert kills > 2 * 20, "each of the two saves has about twenty such calls"
+def test_killed_at_every_fsync_and_rename(found: dict[str, Any]) -> None:
+    assert found["at_each_call"] > 2 * 20, "each of the two saves has about twenty such calls"
 
 
-def test_killed_at_random_times(memory: Path) -> None:
-    assert _kill("random", str(memory), "20") == 20
+def test_killed_at_random_times(found: dict[str, Any]) -> None:
+    assert found["at_random"] == KILLS

@@ -1,11 +1,9 @@
 """What a directory of checkpoints keeps, loads and refuses while no file is damaged."""
 
-import json
 import logging
 import math
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,19 +52,6 @@ def test_everything_comes_back_and_goes_on_the_same(tmp_path: Path) -> None:
     assert other.fingerprint() == fingerprints[-1]
     other.step()
     assert other.fingerprint() == then
-
-
-def test_another_process_reads_it(tmp_path: Path) -> None:
-    _, fingerprints = stepped(tmp_path, 2)
-    program = (
-        "import sys; from pathlib import Path; from tests.training.checkpointed import Learner\n"
-        "learner = Learner(); learner.checkpoints(Path(sys.argv[1])).restore()\n"
-        "print(learner.fingerprint())"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)]
-    root = Path(__file__).parents[2]
-    run = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    assert json.loads(run.stdout) == fingerprints[-1]
 
 
 def test_nothing_to_restore(tmp_path: Path) -> None:
