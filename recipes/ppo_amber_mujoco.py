@@ -22,8 +22,10 @@ import math
 import random
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,7 +58,6 @@ from amber_trl.training import (
     NonFiniteError,
     PolicyRecord,
     Range,
-    Restored,
     RunDirectory,
     StopOnInterrupt,
     TrainingLog,
@@ -352,31 +353,32 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     return config, env, run
 
 
-def restore(checkpoints: Checkpoints, log: TrainingLog, collection: CollectionState) -> Restored:
-    """Goes on from the newest sound checkpoint."""
+def restore(
+    checkpoints: Checkpoints, log: TrainingLog, collection: CollectionState
+) -> Sequence[str]:
+    """Goes on from the newest sound checkpoint; returns why that is not exact, if it is not."""
     restored = checkpoints.restore()
     if restored is None:
         raise CheckpointError(
             f"there is no checkpoint in {checkpoints.directory}: start the run again, with "
             "--overwrite"
         )
-    if collection.inexact:
+    if not collection.continues:
         log.recorder.drop_unfinished()
-    return restored
+    reasons = [*restored.details["reasons"], *restored.differences]
+    for reason in reasons:
+        logger.warning("resumed approximately: %s", reason)
+    return reasons
 
 
 def describe_exactness(
-    config: EffectiveConfig, collection: CollectionState, restored: Restored | None
+    config: EffectiveConfig, collection: CollectionState, earlier: Sequence[str]
 ) -> dict[str, Any]:
-    """Whether the run is bit for bit the one that was never interrupted, and if not, why."""
-    reasons = [*collection.inexact]
+    """Whether the run is, or can be resumed as, the one never interrupted; and if not, why."""
+    reasons = dict.fromkeys([*earlier, *collection.inexact])
     if torch.device(config.device).type != "cpu":
-        reasons.append(f"device {config.device}: sums are not made in the same order every time")
-    if restored is not None:
-        reasons = [*restored.details["reasons"], *restored.differences]
-        for reason in reasons:
-            logger.warning("resumed approximately: %s", reason)
-    return {"exactness": "approximate" if reasons else "exact", "reasons": reasons}
+        reasons[f"device {config.device}: sums are not made in the same order every time"] = None
+    return {"exactness": "approximate" if reasons else "exact", "reasons": list(reasons)}
 
 
 def train(config: Config) -> dict[str, Any]:
@@ -429,8 +431,8 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         },
     )
     with log, StopOnInterrupt() as stop, ExitStack() as stack:
-        resumed = None if config.resume is None else restore(checkpoints, log, collection)
-        exactness = describe_exactness(config, collection, resumed)
+        earlier = [] if config.resume is None else restore(checkpoints, log, collection)
+        exactness = partial(describe_exactness, config, collection, earlier)
         summary: dict[str, Any] = {}
 
         def finish() -> None:
@@ -440,7 +442,7 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
                 log.summary(),
                 interrupted=log.recorder.frames < total,
                 stopped_by=stop.signal and stop.signal.name,
-                **exactness,
+                **exactness(),
             )
             run.write_summary(summary)
 
@@ -467,7 +469,7 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             ends = stop.requested or frames >= total
             due = config.checkpoint_interval and frames // size % config.checkpoint_interval == 0
             if due or ends:
-                checkpoints.save(frames, score=log.recorder.mean_return, details=exactness)
+                checkpoints.save(frames, score=log.recorder.mean_return, details=exactness())
             log.lap("checkpoint")
             if stop.requested:
                 break

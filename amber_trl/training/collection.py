@@ -45,27 +45,35 @@ class CollectionState:
     """
 
     def __init__(self, collector: BaseCollector, env: EnvBase) -> None:
-        self._collector = collector
+        self._collector, self._env = collector, env
         self._simulators = SimulatorState(env)
-        self.inexact: tuple[str, ...] = self._simulators.inexact
-        """Why running episodes cannot be put back; empty if they can."""
-        if not isinstance(collector, GymCollector):
-            name = type(collector).__name__
-            self.inexact += (f"{name} keeps its running episodes to itself; GymCollector does not",)
+        self.continues = True
+        """Whether the last load put the running episodes back."""
+
+    @property
+    def inexact(self) -> tuple[str, ...]:
+        """Why running episodes cannot be put back, as far as is known by now; empty if they can."""
+        reasons = () if self._env.is_closed else self._simulators.inexact
+        if isinstance(self._collector, GymCollector):
+            return reasons
+        name = type(self._collector).__name__
+        return (*reasons, f"{name} keeps its running episodes to itself; GymCollector does not")
 
     def state_dict(self) -> dict[str, Any]:
-        """The collector's state and, if it can be put back, the simulators'."""
-        simulators = None if self.inexact else self._simulators.state_dict()
+        """The collector's state and, unless the environment is closed, the simulators'."""
+        simulators = None if self._env.is_closed else self._simulators.state_dict()
         return {"collector": dict(self._collector.state_dict()), "simulators": simulators}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state, with the running episodes unless :attr:`inexact`.
+        """Takes up a saved state, with the running episodes if they can be put back.
 
         Args:
             state: what :meth:`state_dict` returned.
         """
-        if self.inexact or state["simulators"] is None:
+        simulators = state["simulators"]
+        self.continues = not (simulators is None or simulators["inexact"] or self.inexact)
+        if not self.continues:
             self._collector.load_state_dict(state["collector"])
             return
-        self._simulators.load_state_dict(state["simulators"])
+        self._simulators.load_state_dict(simulators)
         self._collector.load_state_dict(state["collector"], restore_carrier=True)
