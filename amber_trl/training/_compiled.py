@@ -14,7 +14,7 @@ from amber_trl.training._eager import NO_INDICES
 from amber_trl.training._graph import PlainModule, Step, Tensors, build_step, compile_step
 from amber_trl.training._guard import NonFiniteGuard
 from amber_trl.training._metrics import MetricPacker, total_loss
-from amber_trl.training.compilation import why_not_compiled
+from amber_trl.training.compilation import COMPILER_NEEDS, why_not_compiled
 from amber_trl.training.interrupts import shielded_children
 
 _EXAMPLE_ROWS = 64
@@ -128,6 +128,11 @@ class _Graph:
             raise RuntimeError(
                 f"{type(loss).__name__} cannot be compiled as one graph: use compile=False; "
                 "what stands in the way is told above"
+            ) from error
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise RuntimeError(
+                f"the compiler failed on {type(loss).__name__}, as is told above: "
+                f"{COMPILER_NEEDS}; or use compile=False"
             ) from error
         if self._device.type == "cuda":
             self._step = CudaGraphs(self._step, list(module.buffers()))

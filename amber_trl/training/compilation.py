@@ -57,6 +57,13 @@ def should_compile(
     return False
 
 
+COMPILER_NEEDS = (
+    "a C++ compiler is needed (on Debian and Ubuntu: g++ and python3-dev), and a sound cache "
+    "(after a crash or a full disk, remove the directory that TORCHINDUCTOR_CACHE_DIR names, by "
+    "default torchinductor_USER among the temporary files)"
+)
+
+
 @functools.cache
 def why_not_compiled(device_type: str) -> str | None:
     """Compiles one addition to learn whether compilation works here.
@@ -75,7 +82,7 @@ def why_not_compiled(device_type: str) -> str | None:
     except Exception as error:  # whatever is missing or broken, the answer is the same
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {' '.join(lines[:2])}"
-        return f"{reason}; a C++ compiler is needed (on Debian and Ubuntu: g++ and python3-dev)"
+        return f"{reason}; {COMPILER_NEEDS}"
     return None
 
 

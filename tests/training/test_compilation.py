@@ -80,3 +80,23 @@ def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
     )
     assert "no-such-compiler" in answer.stdout
     assert "a C++ compiler is needed" in answer.stdout
+
+
+def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
+    program = "from amber_trl.training.compilation import *; print(why_not_compiled('cpu'))"
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    answers = []
+    for _ in range(2):
+        answers.append(
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for library in tmp_path.rglob("*.so"):
+            library.write_bytes(b"")  # as a crash leaves what was not flushed
+    assert answers[0].strip() == "None"
+    assert "remove the directory that TORCHINDUCTOR_CACHE_DIR names" in answers[1]

@@ -92,6 +92,19 @@ def test_says_that_a_loss_cannot_be_compiled() -> None:
         update(FRAMES[:16])
 
 
+def test_says_what_a_compiler_that_fails_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubled(ClipPPOLoss):
+        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+            emitted: TensorDictBase = super().forward(tensordict)
+            return emitted.set("loss_twice", 2 * emitted["loss_objective"])
+
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
+    loss = make_loss(Doubled, functional=False)
+    update = UpdateStep(loss, _adam(loss), compile=True)
+    with pytest.raises(RuntimeError, match=r"failed on Doubled.*TORCHINDUCTOR_CACHE_DIR"):
+        update(FRAMES[:16])
+
+
 @pytest.mark.parametrize("mode", ["compiled", "eager"])
 def test_refuses_an_epoch_of_nothing(mode: str, request: pytest.FixtureRequest) -> None:
     learner: Learner = request.getfixturevalue(mode)
