@@ -23,8 +23,8 @@ def active_batches(study: Study, selection: Selection) -> Figure:
         selection: the runs.
 
     Returns:
-        Running means over ten iterations: thick lines over all seeds with 95 % bootstrap
-        intervals, thin lines single seeds.
+        Running means over ten iterations. Thick lines are over all seeds, with 95 % bootstrap
+        intervals, thin lines are single seeds.
 
     Examples:
         >>> import pandas as pd
@@ -58,8 +58,8 @@ def minibatch_ratios(study: Study, selection: Selection) -> Figure:
         selection: the runs.
 
     Returns:
-        Running means over ten iterations: thick lines over all seeds with 95 % bootstrap
-        intervals, thin lines single seeds.
+        Running means over ten iterations. Thick lines are over all seeds, with 95 % bootstrap
+        intervals, thin lines are single seeds.
 
     Raises:
         ValueError: if a run has not logged it.

@@ -32,7 +32,7 @@ class Selection:
     Attributes:
         setups: names of the setups.
         tasks: tasks, sorted.
-        runs: rows of :attr:`Study.runs`.
+        runs: their rows of the study's table ``runs``.
         left_out: what was left out, in words; empty unless the study was read with
             ``partial=True``.
 

@@ -43,7 +43,7 @@ def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) 
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per task and setup: ``seeds`` (their number), ``mean`` with a 95 % bootstrap
+        A row per task and setup with ``seeds`` (their number), ``mean`` with a 95 % bootstrap
         interval ``low``, ``high``, the lowest and highest seed ``worst``, ``best``, the paper's
         ``paper_mean`` and ``paper_std`` over ten seeds, and ``mean - paper_mean`` with Welch's
         95 % interval: ``difference``, ``difference_low``, ``difference_high``. What the paper
@@ -94,9 +94,8 @@ def improvement_table(
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per task, and a last one, ``all tasks``: ``seeds``, the fewest of the two on any
-        task concerned, the ``difference`` of the means with its
-        95 % bootstrap interval ``low``, ``high`` (NaN in the last row, as tasks have their own
+        A row per task, and a last one, ``all tasks``. In each, ``seeds`` is the fewest of the
+        two; then come the ``difference`` of the means with its 95 % bootstrap interval ``low``, ``high`` (NaN in the last row, as tasks have their own
         scales), the ``probability`` that a run of ``better`` scores above one of ``than``, with
         its interval ``probability_low``, ``probability_high``, and the same of the paper, from
         its means and deviations: ``paper_difference``, ``paper_probability``.
@@ -153,8 +152,8 @@ def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per setup: ``interquartile_mean`` with its 95 % bootstrap interval ``low``,
-        ``high``; empty if no task is left.
+        A row per setup with its ``interquartile_mean`` and the 95 % bootstrap interval of that,
+        ``low``, ``high``; empty if no task is left.
 
     Examples:
         >>> import pandas as pd
@@ -213,7 +212,7 @@ def average_normalized_score_table(
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per setup: its ``score`` with its 95 % bootstrap interval ``low``, ``high``, and
+        A row per setup with its ``score``, the 95 % bootstrap interval ``low``, ``high``, and
         ``paper_score``, which is relative to the paper's 35 setups.
 
     Examples:

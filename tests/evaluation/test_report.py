@@ -1,8 +1,8 @@
 """The commands, on real runs: the page says what the runs say, and bad input is one clear line."""
 
 import json
+import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -150,13 +150,16 @@ def test_help_everywhere(command: list[str], capsys: pytest.CaptureFixture[str])
     assert "usage: amber-trl" in capsys.readouterr().out
 
 
-def test_the_command_runs_as_a_module(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "amber_trl", "report", "nowhere", "--out", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 1
-    assert ended.stderr.endswith(
-        "error: nowhere is not there: name a run directory, or a folder of some\n"
-    )
+def test_the_command_runs_as_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["amber-trl", "report", "nowhere", "--out", str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "amber_trl.__main__")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("amber_trl", run_name="__main__")
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert error == "error: nowhere is not there: name a run directory, or a folder of some\n"
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
