@@ -2,8 +2,8 @@
 
     python -m tests.training.killed_saves SAVED SCRATCH KILLS
 
-It first restores what was saved in SAVED. Then it kills at each fsync and rename of two saves, and
-at KILLS random times, in directories below SCRATCH, and prints what it found as JSON. It forks, so
+It first restores what was saved in SAVED. Then it kills at each fsync, rename, new directory and
+removal of two saves, and at KILLS random times, in directories below SCRATCH, and prints what it found as JSON. It forks, so
 that only one process imports torch.
 """
 
@@ -27,12 +27,13 @@ import torch
 from amber_trl.training import verify_run
 from tests.training.checkpointed import Learner
 
-_CALLS = ("fsync", "rename", "replace")
+_RENAMES = ("rename", "replace")
+_CALLS = (*_RENAMES, "fsync", "mkdir", "unlink", "rmdir")
 
 
 def kill_at_call(number: int, *, after: bool) -> None:
-    """Lets this process die at its ``number``-th fsync or rename; after: its renames only."""
-    names = _CALLS[1:] if after else _CALLS
+    """Lets this process die before its ``number``-th of the calls, or after that of its renames."""
+    names = _RENAMES if after else _CALLS
     count = itertools.count(1)
 
     def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,9 +131,8 @@ def at_each_call(directory: Path) -> int:
             with reports:
                 finished = int(reports.readline() or 10 * before)
             killed = was_killed(child)
-            frames = look(place, finished, expected)
+            look(place, finished, expected)
             go_on(place, 1, io.StringIO())
-            look(place, frames + 10, expected)
             shutil.rmtree(place)
             kills += killed
             if not killed:
