@@ -39,7 +39,7 @@ def evaluate_run(
         progress: as in :func:`play`.
 
     Returns:
-        What the JSON says: ``policy`` (its path in the run directory), ``env_id``,
+        What the JSON holds, that is ``policy`` (its path in the run directory), ``env_id``,
         ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
         mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
 

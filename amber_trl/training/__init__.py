@@ -2,6 +2,7 @@
 
 from amber_trl.training._checkpoint_files import (
     CheckpointError,
+    FileRecord,
     Manifest,
     best_checkpoint,
     read_component,
@@ -28,6 +29,7 @@ __all__ = [
     "CollectionState",
     "Episode",
     "EpisodeRecorder",
+    "FileRecord",
     "LinearSchedule",
     "Manifest",
     "NonFiniteError",

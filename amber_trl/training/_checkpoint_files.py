@@ -36,7 +36,17 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What the manifest says of a file."""
+    """What a manifest says of a file.
+
+    Attributes:
+        size: its bytes.
+        sha256: its SHA-256, in hexadecimal digits.
+
+    Examples:
+        >>> from amber_trl.training import FileRecord
+        >>> FileRecord(3, "ab" * 32).size
+        3
+    """
 
     size: int
     sha256: str
