@@ -33,7 +33,10 @@ napoleon_use_ivar = True
 # Other libraries' names are shown, not linked: links would need their inventories, hence a network.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|torchrl|tensordict|gymnasium|numpy|np|pandas|pd|matplotlib|mujoco)(\..*)?|LossModule"),
+    (
+        r"py:.*",
+        r"(torch|torchrl|tensordict|gymnasium|numpy|np|pandas|pd|matplotlib|mujoco)(\..*)?|LossModule",
+    ),
     (r"py:.*", r"(collections|pathlib|typing|dataclasses|types|enum|os)\..*"),
 ]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import importlib.metadata
+import fcntl
 import json
 import math
 import os
-import platform
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,8 +18,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from amber_trl.training.episodes import Episode
+from amber_trl.training.provenance import package_versions
 
-_PACKAGES = ("amber_trl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "numpy")
 _EPISODE_COLUMNS = ("frame", "return", "length", "terminated", "truncated")
 _LEDGER_COLUMNS = (
     "importance_ratio",
@@ -64,6 +62,7 @@ class RunDirectory:
             is set.
         FileNotFoundError: if ``resume`` is set and ``path`` lacks one of a run's tables.
         ValueError: if both are set.
+        BlockingIOError: if another process, or another object of this one, has the run open.
         NotADirectoryError: if ``path`` is a file.
         ImportError: if ``tensorboard`` is asked for and not installed.
 
@@ -95,6 +94,9 @@ class RunDirectory:
             raise NotADirectoryError(f"run directory {self.path}: it is a file; name a directory")
         if resume:
             self._check_resumable()
+        if (self.path / "timing.csv").exists():
+            with (self.path / "timing.csv").open() as file:
+                self._lock(file)
         held = [] if resume else self._held()
         if held and not overwrite:
             raise FileExistsError(
@@ -109,6 +111,7 @@ class RunDirectory:
         self._episodes, self._iterations, self._timing = (
             _Table(self.path / name, resume=resume) for name in _TABLES
         )
+        self._lock(self._timing.file)
         if not resume:
             self._episodes.start(_EPISODE_COLUMNS)
 
@@ -117,9 +120,19 @@ class RunDirectory:
         """Directory for the run's checkpoints; not created here."""
         return self.path / _CHECKPOINTS
 
+    def _lock(self, file: TextIO) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"run directory {self.path} is in use by another training: wait for its end, or "
+                "name another directory"
+            ) from error
+
     def _held(self) -> list[Path]:
         held = [self.path / name for name in _FILES if (self.path / name).exists()]
         held += sorted((self.path / "tensorboard").glob("events.out.tfevents.*"))
+        held += sorted(self.path.glob("evaluation-*.json"))
         return held + [path for path in (self.checkpoints,) if path.exists()]
 
     def _check_resumable(self) -> None:
@@ -138,7 +151,7 @@ class RunDirectory:
                 the string ``"inf"``, which ``float`` reads back.
         """
         self._write_json("config.json", config)
-        self._write_json("versions.json", _package_versions())
+        self._write_json("versions.json", package_versions())
 
     def append_episodes(self, episodes: Iterable[Episode]) -> None:
         """Appends finished episodes, in the order given, to ``episodes.csv``.
@@ -204,7 +217,7 @@ class RunDirectory:
         Args:
             summary: scores, frames, seconds and the like; NaN is written as ``null``.
         """
-        self._write_json("summary.json", {**summary, "versions": _package_versions()})
+        self._write_json("summary.json", {**summary, "versions": package_versions()})
 
     def read_config(self) -> dict[str, Any]:
         """What ``config.json`` holds."""
@@ -281,13 +294,13 @@ class _Table:
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
         self._columns: tuple[str, ...] | None = None
-        self._file: TextIO = path.open("a+" if resume else "w", newline="", encoding="utf-8")
-        self._writer = csv.writer(self._file, lineterminator="\n")
+        self.file: TextIO = path.open("a+" if resume else "w", newline="", encoding="utf-8")
+        self._writer = csv.writer(self.file, lineterminator="\n")
 
     def sync(self) -> int:
         """Puts all rows on disk, and returns their bytes."""
         self.flush()
-        os.fsync(self._file.fileno())
+        os.fsync(self.file.fileno())
         return self._size
 
     def check(self, position: int) -> None:
@@ -298,15 +311,15 @@ class _Table:
             )
 
     def truncate(self, position: int) -> None:
-        self._file.truncate(position)
-        self._file.seek(0)
-        header = self._file.readline().rstrip("\n")
+        self.file.truncate(position)
+        self.file.seek(0)
+        header = self.file.readline().rstrip("\n")
         self._columns = tuple(header.split(",")) if header else None
-        self._file.seek(0, os.SEEK_END)
+        self.file.seek(0, os.SEEK_END)
 
     @property
     def _size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self.file.fileno()).st_size
 
     def start(self, columns: Iterable[str]) -> None:
         self._columns = tuple(columns)
@@ -324,18 +337,10 @@ class _Table:
         self._writer.writerow([int(v) if isinstance(v, bool) else v for v in row.values()])
 
     def flush(self) -> None:
-        self._file.flush()
+        self.file.flush()
 
     def close(self) -> None:
-        self._file.close()
-
-
-def _package_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+        self.file.close()
 
 
 def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:

@@ -223,3 +223,14 @@ def test_tensorboard_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> No
         run.append_iteration({"frames": 16, "loss": -1.0})
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(8, 8.0), (16, -1.0)]
+
+
+def test_two_trainings_cannot_share_a_directory(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as run:
+        run.write_config({})
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(BlockingIOError, match="in use by another training"):
+                RunDirectory(tmp_path, **options)
+        _write(run, 8)
+    assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 2
+    RunDirectory(tmp_path, resume=True).close()
