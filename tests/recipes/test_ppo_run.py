@@ -44,6 +44,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_run_leaves_its_files(smoke: tuple[Path, str]) -> None:
     run_dir, _ = smoke
     assert sorted(path.name for path in run_dir.iterdir()) == [
+        "checkpoints",
         "config.json",
         "episodes.csv",
         "iterations.csv",
@@ -229,15 +230,15 @@ class _Broken(gymnasium.Wrapper):
 
 def test_an_error_in_training_leaves_what_there_is(ppo: ModuleType, tmp_path: Path) -> None:
     gymnasium.register(
-        "Broken-v0", lambda **kwargs: _Broken(gymnasium.make("Pendulum-v1", **kwargs))
+        "BrokenReward-v0", lambda **kwargs: _Broken(gymnasium.make("Pendulum-v1", **kwargs))
     )
     try:
         with pytest.raises(ValueError, match="'next', 'reward'"):
-            _train(ppo, tmp_path / "run", env_id="Broken-v0", num_envs=4)
+            _train(ppo, tmp_path / "run", env_id="BrokenReward-v0", num_envs=4)
     finally:
-        del gymnasium.registry["Broken-v0"]
+        del gymnasium.registry["BrokenReward-v0"]
     # 64 steps in each batch: the first is learnt from, the second is refused.
     assert [row["frames"] for row in _rows(tmp_path / "run", "iterations")] == ["256"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["interrupted"], summary["frames"]) == (True, 256)
-    assert torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "Broken-v0"
+    assert torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "BrokenReward-v0"

@@ -14,9 +14,9 @@ _AGE = torch.tensor([1, 0, 3, 2])  # four batches of 1024 frames
 
 
 def _cause(learner: Learner, frames: object, rows: list[int]) -> str:
-    learner.update.epoch(frames, [torch.tensor(rows)])  # type: ignore[arg-type]
+    learner.update.epoch(frames, [torch.tensor(rows)])
     with pytest.raises(NonFiniteError) as caught:
-        learner.update.raise_if_nonfinite(frames, _AGE)  # type: ignore[arg-type]
+        learner.update.raise_if_nonfinite(frames, _AGE)
     assert caught.value.cause is not None
     assert caught.value.cause in str(caught.value)
     return caught.value.cause
