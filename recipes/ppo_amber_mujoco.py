@@ -399,7 +399,13 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         normalize_advantage=config.normalize_advantage == "minibatch",
         functional=False,
     )
-    optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
+    on_cuda = torch.device(config.device).type == "cuda"
+    optimizer = torch.optim.Adam(
+        loss.parameters(),
+        lr=config.learning_rate,
+        eps=1e-5,
+        capturable=on_cuda and config.compiled,  # a CUDA graph counts its steps on the device
+    )
     update = UpdateStep(
         loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
     )
