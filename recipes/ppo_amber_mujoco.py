@@ -200,9 +200,18 @@ def resolve(config: Config) -> EffectiveConfig:
 
 def saved_config(run_dir: Path) -> EffectiveConfig:
     """The configuration to resume a run with: its own, wherever its directory is now."""
-    if not (run_dir / "config.json").is_file():
+    path = run_dir / "config.json"
+    if not path.is_file():
         raise FileNotFoundError(f"resume={str(run_dir)!r}: there is no config.json of a run in it")
-    saved = json.loads((run_dir / "config.json").read_text())
+    try:
+        saved = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} holds no configuration ({error}): restore it") from error
+    if differing := {field.name for field in fields(EffectiveConfig)} ^ saved.keys():
+        raise ValueError(
+            f"{path} lacks or has too many of {sorted(differing)}: resume the run with the "
+            "version that it was started with"
+        )
     saved |= {"run_dir": run_dir, "resume": run_dir, "overwrite": False}
     saved["hidden_sizes"] = tuple(saved["hidden_sizes"])
     if saved["drop_factor"] is not None:
@@ -211,13 +220,22 @@ def saved_config(run_dir: Path) -> EffectiveConfig:
 
 
 def _resolve_resumed(config: Config, saved: EffectiveConfig) -> EffectiveConfig:
-    for name, value in asdict(config).items():
-        if name != "progress" and value != getattr(saved, name):
-            raise ValueError(
-                f"{name}={value!r} contradicts {name}={getattr(saved, name)!r} of the run in "
-                f"{str(saved.run_dir)!r}: leave it out, since a resumed run keeps its options"
-            )
+    for field in fields(Config):
+        value = getattr(config, field.name)
+        if value != field.default:
+            _check_same(field.name, value, saved)
     return replace(saved, progress=config.progress)
+
+
+def _check_same(name: str, value: Any, saved: EffectiveConfig) -> None:
+    ours = getattr(saved, name)
+    if name in ("run_dir", "resume"):
+        value, ours = Path(value).resolve(), Path(ours).resolve()
+    if name != "progress" and value != ours:
+        raise ValueError(
+            f"{name}={value!r} contradicts {name}={ours!r} of the run in {str(saved.run_dir)!r}: "
+            "leave it out, since a resumed run keeps its options"
+        )
 
 
 def _check_device(device: str) -> None:
@@ -354,7 +372,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
 
 
 def restore(
-    checkpoints: Checkpoints, log: TrainingLog, collection: CollectionState
+    checkpoints: Checkpoints, run: RunDirectory, log: TrainingLog, collection: CollectionState
 ) -> Sequence[str]:
     """Goes on from the newest sound checkpoint; returns why that is not exact, if it is not."""
     restored = checkpoints.restore()
@@ -362,6 +380,10 @@ def restore(
         raise CheckpointError(
             f"there is no checkpoint in {checkpoints.directory}: start the run again, with "
             "--overwrite"
+        )
+    if restored.details["config_sha256"] != run.config_sha256():
+        raise CheckpointError(
+            f"{run.path}/config.json is not what it was when {restored.path} was saved: restore it"
         )
     if not collection.continues:
         log.recorder.drop_unfinished()
@@ -437,17 +459,18 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         },
     )
     with log, StopOnInterrupt() as stop, ExitStack() as stack:
-        earlier = [] if config.resume is None else restore(checkpoints, log, collection)
+        earlier = [] if config.resume is None else restore(checkpoints, run, log, collection)
         exactness = partial(describe_exactness, config, collection, earlier)
         summary: dict[str, Any] = {}
 
         def finish() -> None:
             collector.shutdown()
             run.save_policy(policy.state_dict())
+            interrupted = log.recorder.frames < total
             summary.update(
                 log.summary(),
-                interrupted=log.recorder.frames < total,
-                stopped_by=stop.signal and stop.signal.name,
+                interrupted=interrupted,
+                stopped_by=stop.signal.name if stop.signal and interrupted else None,
                 **exactness(),
             )
             run.write_summary(summary)
@@ -472,24 +495,28 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             values["minibatch_size"] = replay.batch_size
             log.iteration(batch, values, torch.cat(epochs), ledger)
             frames = log.recorder.frames
-            ends = stop.requested or frames >= total
+            stops = stop.requested  # read once: a signal from here on is for the next iteration
             due = config.checkpoint_interval and frames // size % config.checkpoint_interval == 0
-            if due or ends:
-                checkpoints.save(frames, score=log.recorder.mean_return, details=exactness())
+            if due or stops or frames >= total:
+                details = {**exactness(), "config_sha256": run.config_sha256()}
+                checkpoints.save(frames, score=log.recorder.mean_return, details=details)
             log.lap("checkpoint")
-            if stop.requested:
+            if stops:
                 break
     return summary
 
 
 def command_line() -> Config:
-    """What was asked for; on a resume, the run's own options under those given."""
+    """What was asked for; on a resume, nothing may be asked for that the run does not have."""
     config = tyro.cli(Config, description=__doc__)
     if config.resume is None:
         return config
     saved = saved_config(config.resume)
     default = Config(**{field.name: getattr(saved, field.name) for field in fields(Config)})
-    return tyro.cli(Config, description=__doc__, default=default)
+    given = tyro.cli(Config, description=__doc__, default=default)
+    for field in fields(Config):  # also one that equals the option's default, not the run's value
+        _check_same(field.name, getattr(given, field.name), saved)
+    return given
 
 
 def main() -> int:
@@ -507,7 +534,7 @@ def main() -> int:
         sys.exit(f"error: {error}")
     try:
         stopped_by = learn(*opened)["stopped_by"]
-    except (CheckpointError, NonFiniteError) as error:
+    except (CheckpointError, NonFiniteError, OSError) as error:
         sys.exit(f"error: {error}")
     return 128 + signal.Signals[stopped_by] if stopped_by else 0
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torchrl.data import SamplerWithoutReplacement, Storage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.envs import Transform
@@ -310,9 +311,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def state_dict(self) -> dict[str, Any]:
         """The state of storage, writer (ages), sampler (activity, epoch) and generator.
 
-        It shares no memory with the buffer, and holds nothing of the staleness filter.
+        It shares no memory with the buffer, and holds nothing of the staleness filter. Rows that
+        were never written are zero in it.
         """
-        return deepcopy(super().state_dict())
+        state: dict[str, Any] = deepcopy(super().state_dict())
+        for rows in tree_leaves(state["_storage"]):
+            if isinstance(rows, Tensor) and len(rows.shape) and len(rows) == self._storage.max_size:
+                rows[len(self) :] = 0
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`; with a filter, sampling then raises until :meth:`refresh`.

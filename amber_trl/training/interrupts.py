@@ -20,7 +20,7 @@ class StopOnInterrupt:
     reads between iterations, so that what it saves is never a half-made update. The first also
     restores the earlier handlers, so that a second one acts as it would have without: SIGINT
     raises :class:`KeyboardInterrupt`, SIGTERM ends the process. Outside the main thread, where
-    Python allows no handlers, it does nothing.
+    Python allows no handlers, it does nothing; a signal that the process ignores it leaves alone.
 
     Attributes:
         signal: the signal that asked to stop, or None.
@@ -50,7 +50,8 @@ class StopOnInterrupt:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._earlier[number] = signal.signal(number, self._request)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    self._earlier[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(
@@ -74,15 +75,15 @@ class StopOnInterrupt:
 
 @contextmanager
 def shielded_children() -> Iterator[None]:
-    """Lets no Ctrl-C reach the processes started inside, such as compilers.
+    """Lets no Ctrl-C and no SIGTERM reach the processes started inside, such as compilers.
 
-    A terminal sends it to all of them, and a compiler that dies fails the compilation. This
-    process gets it at the end.
+    A terminal or a scheduler sends them to the whole group, and a compiler that dies fails the
+    compilation. This process gets them at the end.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypedDict
 
 import torch
 from tensordict import TensorDictBase
@@ -34,6 +35,13 @@ _LEDGER_COLUMNS = (
 _TABLES = ("episodes.csv", "iterations.csv", "timing.csv")
 _CHECKPOINTS = "checkpoints"
 _FILES = (*_TABLES, "config.json", "versions.json", "policy.pt", "summary.json")
+
+
+class TablePosition(TypedDict):
+    """Where a table ends: its bytes, and their SHA-256 in hexadecimal digits."""
+
+    bytes: int
+    sha256: str
 
 
 class RunDirectory:
@@ -106,13 +114,15 @@ class RunDirectory:
         logger = _tensorboard_logger(self.path) if tensorboard else None
         self.path.mkdir(parents=True, exist_ok=True)
         for item in held:
-            shutil.rmtree(item) if item.is_dir() else item.unlink()
+            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
         self._logger = logger
         self._episodes, self._iterations, self._timing = (
-            _Table(self.path / name, resume=resume) for name in _TABLES
+            _Table(self.path / name) for name in _TABLES
         )
         self._lock(self._timing.file)
         if not resume:
+            for table in self._tables:
+                table.truncate(0)
             self._episodes.start(_EPISODE_COLUMNS)
 
     @property
@@ -224,6 +234,10 @@ class RunDirectory:
         config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
         return config
 
+    def config_sha256(self) -> str:
+        """SHA-256 of ``config.json``, in hexadecimal digits, by which a resume knows it again."""
+        return hashlib.sha256((self.path / "config.json").read_bytes()).hexdigest()
+
     def read_episodes(self) -> list[Episode]:
         """The episodes in ``episodes.csv``, as they were appended."""
         self._episodes.flush()
@@ -234,11 +248,11 @@ class RunDirectory:
             for frame, total, length, terminated, truncated in rows
         ]
 
-    def positions(self) -> dict[str, int]:
-        """Bytes of each table, by file name, all on disk: where a resumed run would go on."""
+    def positions(self) -> dict[str, TablePosition]:
+        """Where each table ends, by file name, all on disk: where a resumed run would go on."""
         return {table.path.name: table.sync() for table in self._tables}
 
-    def rewind(self, positions: Mapping[str, int], frames: int) -> None:
+    def rewind(self, positions: Mapping[str, TablePosition], frames: int) -> None:
         """Takes the tables back to where they were, so that no row is missing or there twice.
 
         Args:
@@ -246,12 +260,12 @@ class RunDirectory:
             frames: frames of the training at that time; TensorBoard drops what came later.
 
         Raises:
-            ValueError: if a table is shorter than it was.
+            ValueError: if a table is not, up to there, what it was. All tables are then as before.
         """
         for table in self._tables:
             table.check(positions[table.path.name])
         for table in self._tables:
-            table.truncate(positions[table.path.name])
+            table.truncate(positions[table.path.name]["bytes"])
         if self._logger is not None:
             writer = self._logger.experiment
             writer.purge_step = frames + 1
@@ -291,24 +305,31 @@ class RunDirectory:
 class _Table:
     """A CSV file whose columns the first row settles."""
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._columns: tuple[str, ...] | None = None
-        self.file: TextIO = path.open("a+" if resume else "w", newline="", encoding="utf-8")
+        self.file: TextIO = path.open("a+", newline="", encoding="utf-8")
         self._writer = csv.writer(self.file, lineterminator="\n")
 
-    def sync(self) -> int:
-        """Puts all rows on disk, and returns their bytes."""
+    def sync(self) -> TablePosition:
+        """Puts all rows on disk, and says where they end."""
         self.flush()
         os.fsync(self.file.fileno())
-        return self._size
+        size = os.fstat(self.file.fileno()).st_size
+        return {"bytes": size, "sha256": self._digest(size)}
 
-    def check(self, position: int) -> None:
-        if self._size < position:
+    def check(self, position: TablePosition) -> None:
+        """Refuses a table that no longer begins with the rows it had then."""
+        if self._digest(position["bytes"]) != position["sha256"]:
             raise ValueError(
-                f"{self.path} has {self._size} bytes, but had {position} when the checkpoint was "
-                "written: rows are missing; restore the file, or start the run again"
+                f"{self.path} does not begin with the {position['bytes']} bytes that it had when "
+                "the checkpoint was written: rows are missing or were edited; restore the file, or "
+                "start the run again"
             )
+
+    def _digest(self, size: int) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.sha256(file.read(size)).hexdigest()
 
     def truncate(self, position: int) -> None:
         self.file.truncate(position)
@@ -316,10 +337,6 @@ class _Table:
         header = self.file.readline().rstrip("\n")
         self._columns = tuple(header.split(",")) if header else None
         self.file.seek(0, os.SEEK_END)
-
-    @property
-    def _size(self) -> int:
-        return os.fstat(self.file.fileno()).st_size
 
     def start(self, columns: Iterable[str]) -> None:
         self._columns = tuple(columns)

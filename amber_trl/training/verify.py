@@ -6,17 +6,17 @@ import os
 from pathlib import Path
 
 from amber_trl.training._checkpoint_files import CheckpointError, verify_checkpoint
-from amber_trl.training._checkpoint_listing import list_checkpoints
+from amber_trl.training._checkpoint_listing import list_checkpoints, order
 
 CHECKPOINTS = "checkpoints"
 """Where a run directory keeps its checkpoints."""
 
 
 def verify_run(run_dir: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
-    """Checks every file of every checkpoint of a run against its manifest.
+    """Checks every file of every checkpoint of a run, or of one checkpoint, against its manifest.
 
     Args:
-        run_dir: run directory, or its directory of checkpoints.
+        run_dir: run directory, its directory of checkpoints, or one checkpoint.
 
     Returns:
         Each checkpoint, oldest first, and what is wrong with it; None where nothing is.
@@ -37,10 +37,12 @@ def verify_run(run_dir: str | os.PathLike[str]) -> list[tuple[Path, str | None]]
         'checkpoint file ...manifest.json is missing'
     """
     paths = list_checkpoints(checkpoint_directory(run_dir))
+    if not paths and _is_checkpoint(Path(run_dir)):
+        paths = [Path(run_dir)]
     if not paths:
         raise FileNotFoundError(
             f"run_dir={os.fspath(run_dir)!r} holds no checkpoint: name the directory of a run that "
-            "saved one"
+            "saved one, or a checkpoint"
         )
     return [(path, _problem(path)) for path in paths]
 
@@ -49,6 +51,13 @@ def checkpoint_directory(run_dir: str | os.PathLike[str]) -> Path:
     """Where the checkpoints of a run lie; a directory of checkpoints stands for itself."""
     inside = Path(run_dir) / CHECKPOINTS
     return inside if inside.is_dir() else Path(run_dir)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether it has a checkpoint's name, or a manifest under another name."""
+    return path.is_dir() and (
+        order(path.resolve()) is not None or (path / "manifest.json").is_file()
+    )
 
 
 def _problem(path: Path) -> str | None:

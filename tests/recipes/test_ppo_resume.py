@@ -181,6 +181,42 @@ def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_an_edited_configuration_is_refused(ppo: ModuleType, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    _train_until(ppo, _config(ppo, run_dir, total_frames=768), 512)
+    path, before = run_dir / "config.json", (run_dir / "iterations.csv").read_bytes()
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"gamma": 0.5}))
+    with pytest.raises(ppo.CheckpointError, match=r"config\.json is not what it was"):
+        ppo.train(ppo.Config(resume=run_dir))
+    path.write_text(json.dumps({name: value for name, value in whole.items() if name != "gamma"}))
+    with pytest.raises(ValueError, match=r"config\.json lacks or has too many of \['gamma'\]"):
+        ppo.train(ppo.Config(resume=run_dir))
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json holds no configuration"):
+        ppo.train(ppo.Config(resume=run_dir))
+    assert (run_dir / "iterations.csv").read_bytes()[: len(before)] == before
+
+
+def test_a_signal_after_the_last_look_waits_for_the_next_iteration(
+    ppo: ModuleType, tmp_path: Path
+) -> None:
+    whole = ppo.TrainingLog.lap
+
+    def lap(log: Any, name: str) -> None:
+        whole(log, name)
+        if name == "checkpoint" and log.recorder.frames == 512:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo.TrainingLog, "lap", lap)
+        summary = ppo.train(_config(ppo, tmp_path / "run"))
+    assert (summary["frames"], summary["stopped_by"]) == (768, "SIGINT")
+    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == [
+        "000000000768"
+    ]
+
+
 def test_what_cannot_be_resumed_is_said(ppo: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no config\.json of a run"):
         ppo.saved_config(tmp_path)

@@ -241,4 +241,6 @@ def test_an_error_in_training_leaves_what_there_is(ppo: ModuleType, tmp_path: Pa
     assert [row["frames"] for row in _rows(tmp_path / "run", "iterations")] == ["256"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["interrupted"], summary["frames"]) == (True, 256)
-    assert torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "BrokenReward-v0"
+    assert (
+        torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "BrokenReward-v0"
+    )

@@ -1,6 +1,7 @@
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_rows_are_on_disk_before_close(tmp_path: Path) -> None:
     run.append_timing({"frames": 1, "seconds": 0.5})
     sizes = {name: (tmp_path / name).stat().st_size for name in run.positions()}
     assert set(sizes) == {"episodes.csv", "iterations.csv", "timing.csv"}
-    assert sizes == run.positions()
+    assert sizes == {name: position["bytes"] for name, position in run.positions().items()}
     assert all(sizes.values())
     run.close()
 
@@ -179,16 +180,28 @@ def test_rewinding_to_before_the_first_row_settles_columns_anew(tmp_path: Path) 
     assert (tmp_path / "iterations.csv").read_text() == "frames,other\n8,1\n"
 
 
-def test_a_table_that_lost_rows_is_refused_and_nothing_changed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:7],
+        lambda content: content.replace(b"\n", b"\r\n"),
+        lambda content: content.replace(b"0.5", b"0.7"),
+    ],
+    ids=["rows lost", "other line ends", "a number edited"],
+)
+def test_a_table_that_was_changed_is_refused_and_none_is_touched(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     with RunDirectory(tmp_path) as run:
         run.write_config({})
         _write(run, 8)
         positions = run.positions()
-    (tmp_path / "timing.csv").write_text("frames\n")
+        _write(run, 16)
+    (tmp_path / "timing.csv").write_bytes(damage((tmp_path / "timing.csv").read_bytes()))
     before = _tables(tmp_path)
     with (
         RunDirectory(tmp_path, resume=True) as run,
-        pytest.raises(ValueError, match=r"timing.csv has 7 bytes, but had \d+"),
+        pytest.raises(ValueError, match=r"timing.csv does not begin with the \d+ bytes"),
     ):
         run.rewind(positions, frames=8)
     assert _tables(tmp_path) == before
@@ -203,9 +216,14 @@ def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
 
 
 def test_overwriting_removes_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints" / "000000002048").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "000000002048").mkdir(parents=True)
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError, match="checkpoints"):
         RunDirectory(tmp_path)
+    RunDirectory(tmp_path, overwrite=True).close()
+    assert not (tmp_path / "checkpoints").is_symlink()
+    assert (tmp_path / "elsewhere" / "000000002048").is_dir()  # what is not the run's own
+    (tmp_path / "checkpoints" / "000000002048").mkdir(parents=True)
     RunDirectory(tmp_path, overwrite=True).close()
     assert not (tmp_path / "checkpoints").exists()
 
