@@ -56,6 +56,8 @@ def evaluate(
     episodes: int = 20,
     stochastic: bool = False,
     seed: int = 0,
+    max_frames: int = 100_000,
+    env_id: str | None = None,
     out: Path | None = None,
     video: Path | None = None,
 ) -> str:
@@ -68,6 +70,9 @@ def evaluate(
         episodes: number of episodes.
         stochastic: draw actions as in training, instead of taking the mean (or likeliest) one.
         seed: of environments and actions.
+        max_frames: frames that one episode may last; a longer one is an error.
+        env_id: environment that the policy must be for. Needed where its id has the form
+            module:id, since that imports the module.
         out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
         video: also record one episode there, as .mp4; needs the extra video.
@@ -80,6 +85,8 @@ def evaluate(
         episodes=episodes,
         deterministic=not stochastic,
         seed=seed,
+        max_frames=max_frames,
+        env_id=env_id,
         out=out,
         video=video,
         progress=sys.stderr.isatty(),
@@ -97,7 +104,7 @@ def verify(run: Positional[Path]) -> str:
     """Check every file of a run's checkpoints against its manifest, and say what is damaged.
 
     Args:
-        run: run directory.
+        run: run directory, or a single checkpoint in it.
     """
     from amber_trl.training import CheckpointError, verify_run
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from amber_trl.__main__ import main
 from amber_trl.modules import gaussian_actor
@@ -49,6 +50,34 @@ def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFix
     assert "has no last checkpoint, nor any other policy" in capsys.readouterr().err
 
 
+def test_evaluate_says_in_one_line_what_does_not_fit(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", str(run), "--checkpoint", "final"]
+    policy: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+    saved = PolicyRecord("FrozenLake-v1", policy, gaussian_actor(**policy)).state_dict()
+    for content, message in (
+        (torch.zeros(3), "holds no policy of amber_trl, but a Tensor"),
+        (saved, "env_id='FrozenLake-v1' cannot be made for this policy"),
+        ({**saved, "env_id": "evil:X-v0"}, "(--env-id evil:X-v0)"),
+        ({**saved, "env_id": "Pendulum-v1"}, "max_frames=199"),
+    ):
+        torch.save(content, run / "policy.pt")
+        assert main([*words, "--max-frames", "199"]) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not list(run.glob("evaluation*"))
+
+
+def test_evaluate_takes_the_module_that_is_named_twice(run: Path) -> None:
+    policy: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+    saved = PolicyRecord("gymnasium:Pendulum-v1", policy, gaussian_actor(**policy)).state_dict()
+    torch.save(saved, run / "policy.pt")
+    words = ["evaluate", str(run), "--checkpoint", "final", "--episodes", "1"]
+    assert main([*words, "--env-id", "gymnasium:Pendulum-v1"]) == 0
+
+
 def test_verify_lists_what_is_whole_and_what_is_not(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +90,19 @@ def test_verify_lists_what_is_whole_and_what_is_not(
     error = capsys.readouterr().err
     assert f"{older}: whole" in error
     assert f"{file} is damaged" in error
+
+
+def test_verify_of_one_checkpoint(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = list_checkpoints(run / "checkpoints")
+    (newer / "manifest.json").unlink()
+    assert main(["verify", str(older)]) == 0
+    assert capsys.readouterr().out == f"{older}: whole\n"
+    assert main(["verify", str(newer)]) == 1
+    assert f"{newer / 'manifest.json'} is missing" in capsys.readouterr().err
+    monkeypatch.chdir(older)
+    assert main(["verify", "."]) == 0
 
 
 def test_verify_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

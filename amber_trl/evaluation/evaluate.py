@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from amber_trl.evaluation._stepping import MAX_FRAMES, check_numbers
 from amber_trl.evaluation.playing import play
 from amber_trl.evaluation.policies import Which, find_policy, load_policy
 from amber_trl.evaluation.video import record_episode
@@ -21,6 +23,8 @@ def evaluate_run(
     episodes: int = 20,
     deterministic: bool = True,
     seed: int = 0,
+    max_frames: int = MAX_FRAMES,
+    env_id: str | None = None,
     out: str | os.PathLike[str] | None = None,
     video: str | os.PathLike[str] | None = None,
     progress: bool = False,
@@ -33,8 +37,11 @@ def evaluate_run(
         episodes: as in :func:`play`.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
+        max_frames: as in :func:`play`, for the video's episode too.
+        env_id: as in :func:`load_policy`.
         out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
-            ``-stochastic``) in the run directory. An older file is replaced.
+            ``-stochastic``) in the run directory. An older file is replaced, and missing folders
+            are made. Whether it can be written there is found out before anything is played.
         video: first record one episode there, as :func:`record_episode` does.
         progress: as in :func:`play`.
 
@@ -46,9 +53,12 @@ def evaluate_run(
     Raises:
         FileNotFoundError: the run has no such policy.
         CheckpointError: the checkpoint is damaged.
-        ValueError: an argument is out of range, or the file holds no policy.
+        OSError: ``out`` cannot be written.
+        ValueError: an argument is out of range, the file holds no policy, or :func:`load_policy`
+            or :func:`play` refuses the policy.
         ImportError: a video is asked for and cannot be written.
-        RuntimeError: a video is asked for and the environment cannot be drawn.
+        RuntimeError: a video is asked for and the environment cannot be drawn; an episode has not
+            ended after ``max_frames``.
 
     Examples:
         >>> import tempfile
@@ -64,9 +74,19 @@ def evaluate_run(
         >>> found["policy"], found["lengths"], found["mean"] < 0
         ('checkpoints/000000002048', [200, 200], True)
     """
+    check_numbers(episodes=episodes, seed=seed, max_frames=max_frames)
     path = find_policy(run_dir, checkpoint)
-    policy = load_policy(path)
-    options: dict[str, Any] = {"deterministic": deterministic, "seed": seed, "progress": progress}
+    mode = "deterministic" if deterministic else "stochastic"
+    file = Path(run_dir, f"evaluation-{checkpoint}-{mode}.json") if out is None else Path(out)
+    part = file.with_name(f"{file.name}.part")
+    _check_writable(file, part)
+    policy = load_policy(path, env_id=env_id)
+    options: dict[str, Any] = {
+        "deterministic": deterministic,
+        "seed": seed,
+        "max_frames": max_frames,
+        "progress": progress,
+    }
     if video is not None:
         record_episode(policy, video, **options)
     played = play(policy, episodes, **options)
@@ -83,13 +103,29 @@ def evaluate_run(
         "lengths": list(played.lengths),
         "versions": package_versions(),
     }
-    mode = "deterministic" if deterministic else "stochastic"
-    file = Path(run_dir, f"evaluation-{checkpoint}-{mode}.json") if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f"{file.name}.part")
-    part.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(file)
+    try:
+        part.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
     return found
+
+
+def _check_writable(file: Path, part: Path) -> None:
+    """Refuses a file that could not be written later; nothing is left of the trial."""
+    for path in (file, part):
+        if path.exists() and not path.is_file():
+            raise FileExistsError(f"out={str(file)!r}: {path} is no file; pass another out")
+    folder = next(parent for parent in file.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"out={str(file)!r} cannot be written, since nothing can be made in {folder} "
+            f"({error.strerror}): pass out=FILE (--out FILE) in a folder that can be written"
+        ) from error
 
 
 def _number(value: float) -> float | None:

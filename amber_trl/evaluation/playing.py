@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torchrl.envs import ExplorationType, set_exploration_type
 from tqdm import tqdm
 
-from amber_trl.envs import make_env
+from amber_trl.evaluation._stepping import (
+    MAX_FRAMES,
+    acting,
+    check_numbers,
+    endless,
+    make_fitting_env,
+    step,
+)
 from amber_trl.evaluation.policies import Policy
 
 _COPIES = 8
@@ -66,6 +70,7 @@ def play(
     *,
     deterministic: bool = True,
     seed: int = 0,
+    max_frames: int = MAX_FRAMES,
     progress: bool = False,
 ) -> Played:
     """Plays episodes in fresh environments.
@@ -78,15 +83,19 @@ def play(
         episodes: number of episodes, at least 1.
         deterministic: whether it takes the mean (or likeliest) action, or draws from its
             distribution, as in training.
-        seed: of environments and actions, at least 0. The same seed gives the same episodes, and
-            no global generator moves.
+        seed: of environments and actions, from 0 to ``2**31 - 1``. The same seed gives the same
+            episodes, and no global generator moves.
+        max_frames: frames that one episode may last, so that an environment without an end is
+            not played for ever.
         progress: whether to show a progress bar.
 
     Returns:
         Returns and lengths.
 
     Raises:
-        ValueError: a number is too small, or the environment is not known.
+        ValueError: a number is out of range; the environment is not known, or has other spaces
+            than the policy; a weight, observation, action or reward is not finite.
+        RuntimeError: an episode has not ended after ``max_frames``.
 
     Examples:
         >>> from amber_trl.evaluation import Policy, play
@@ -95,24 +104,22 @@ def play(
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """
-    for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}={value!r} must be an integer of at least {least}")
+    check_numbers(episodes=episodes, seed=seed, max_frames=max_frames)
     copies = min(episodes, _COPIES)
     left = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
     totals, steps = torch.zeros(copies, dtype=torch.float64), torch.zeros(copies, dtype=torch.int64)
     returns: list[float] = []
     lengths: list[int] = []
-    env = make_env(policy.env_id, copies, seed=seed)
+    env = make_fitting_env(policy, copies, seed=seed)
     try:
         bar = tqdm(total=episodes, unit="episode", disable=not progress)
         with bar, acting(deterministic, seed):
             frames = env.reset()
             while any(left):
-                step, frames = env.step_and_maybe_reset(policy.actor(frames))
-                totals += step["next", "reward"][:, 0]
+                taken, frames = step(policy, env, frames)
+                totals += taken["next", "reward"][:, 0]
                 steps += 1
-                ended = step["next", "done"][:, 0]
+                ended = taken["next", "done"][:, 0]
                 for copy in ended.nonzero()[:, 0].tolist():
                     if left[copy]:
                         left[copy] -= 1
@@ -120,18 +127,12 @@ def play(
                         lengths.append(int(steps[copy]))
                         bar.update()
                 totals[ended], steps[ended] = 0, 0
+                late = (steps >= max_frames).nonzero()[:, 0].tolist()
+                if any(left[copy] for copy in late):
+                    raise endless(policy, max_frames)
     finally:
         env.close()
     return Played(tuple(returns), tuple(lengths))
-
-
-@contextmanager
-def acting(deterministic: bool, seed: int) -> Iterator[None]:
-    """Inside, actors take the mean action, or draw with a generator that only lives here."""
-    kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), set_exploration_type(kind):
-        torch.manual_seed(seed)
-        yield
 
 
 def _student_quantile(freedom: int) -> float:

@@ -38,12 +38,16 @@ class Policy:
     env_id: str
 
 
-def load_policy(path: str | os.PathLike[str]) -> Policy:
+def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> Policy:
     """Loads a policy; no code from the file runs and no generator moves.
+
+    Playing a policy makes the environment that its file names, and an id of the form
+    ``module:id`` imports that module. Such a policy loads only where the caller names the same id.
 
     Args:
         path: a run's ``policy.pt``, or the directory of one of its checkpoints, whose sums are
             then checked.
+        env_id: what the file must say; None takes any id that imports no module.
 
     Returns:
         The policy, on the CPU.
@@ -51,7 +55,8 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     Raises:
         FileNotFoundError: there is nothing at ``path``.
         CheckpointError: the checkpoint is damaged, or holds no policy.
-        ValueError: the file holds no policy.
+        ValueError: the file holds no policy, or one for another environment than ``env_id``, or
+            its environment imports a module and ``env_id`` is None.
 
     Examples:
         >>> import tempfile
@@ -70,12 +75,20 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     if not path.exists():
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
     saved = read_component(path, "policy") if path.is_dir() else _read(path)
+    if not isinstance(saved, Mapping):
+        raise ValueError(
+            f"path={str(path)!r} holds no policy of amber_trl, but a {type(saved).__name__}"
+        )
     try:
+        if not isinstance(saved["env_id"], str):
+            raise TypeError(f"env_id={saved['env_id']!r} is no string")
         with torch.random.fork_rng(devices=[]):  # new weights are drawn, and then replaced
             actor = _build(saved["arguments"], saved["actor"])
-        return Policy(actor, str(saved["env_id"]))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        policy = Policy(actor, saved["env_id"])
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ValueError(f"path={str(path)!r} holds no policy of amber_trl: {error!r}") from error
+    _check_env_id(path, policy.env_id, env_id)
+    return policy
 
 
 def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
@@ -115,6 +128,20 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
         name = "policy.pt" if which == "final" else f"{which} checkpoint"
         raise FileNotFoundError(f"run_dir={str(run_dir)!r} has no {name}, {_other(run_dir)}")
     return found
+
+
+def _check_env_id(path: Path, saved: str, expected: str | None) -> None:
+    if expected is None and ":" in saved:
+        raise ValueError(
+            f"path={str(path)!r} is a policy for env_id={saved!r}, which imports the module "
+            f"{saved.rpartition(':')[0]!r}: if you trust that module, pass env_id={saved!r} "
+            f"(--env-id {saved})"
+        )
+    if expected is not None and expected != saved:
+        raise ValueError(
+            f"path={str(path)!r} is a policy for env_id={saved!r}, but env_id={expected!r} was "
+            "passed: pass the same id or none"
+        )
 
 
 def _other(run_dir: Path) -> str:

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from amber_trl.envs import make_env
-from amber_trl.evaluation.playing import acting
+from amber_trl.evaluation._stepping import (
+    MAX_FRAMES,
+    acting,
+    check_numbers,
+    endless,
+    make_fitting_env,
+    step,
+)
 from amber_trl.evaluation.policies import Policy
 
 
@@ -24,6 +30,7 @@ def record_episode(
     *,
     deterministic: bool = True,
     seed: int = 0,
+    max_frames: int = MAX_FRAMES,
     progress: bool = False,
 ) -> int:
     """Plays one episode and writes it as an MP4 video, which appears when it is complete.
@@ -37,6 +44,7 @@ def record_episode(
         file: where to, ending in ``.mp4``. An older file is replaced.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
+        max_frames: as in :func:`play`.
         progress: as in :func:`play`.
 
     Returns:
@@ -44,8 +52,9 @@ def record_episode(
 
     Raises:
         ImportError: ``imageio-ffmpeg`` is not installed.
-        RuntimeError: the environment cannot be drawn here; the message says what to try.
-        ValueError: the file ends differently, or the environment is not known.
+        RuntimeError: the environment cannot be drawn here, and the message says what to try; or
+            the episode has not ended after ``max_frames``.
+        ValueError: the file ends differently, or :func:`play` would refuse the policy.
 
     Examples:
         >>> import tempfile
@@ -56,11 +65,12 @@ def record_episode(
         ...     record_episode(policy, f"{folder}/swing.mp4")
         201
     """
+    check_numbers(seed=seed, max_frames=max_frames)
     file = Path(file)
     if file.suffix != ".mp4":
         raise ValueError(f"file={str(file)!r} must end in .mp4")
     write_frames = _writer()
-    env = make_env(policy.env_id, 1, seed=seed, render_mode="rgb_array")
+    env = make_fitting_env(policy, 1, seed=seed, render_mode="rgb_array")
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.stem}.part.mp4")
     count = 0
@@ -68,6 +78,8 @@ def record_episode(
         with acting(deterministic, seed), contextlib.ExitStack() as stack:
             pictures = _pictures(policy, env)
             for picture in tqdm(pictures, unit="picture", disable=not progress):
+                if count > max_frames:
+                    raise endless(policy, max_frames)
                 if count == 0:
                     size, rate = picture.shape[1::-1], env.metadata.get("render_fps", 30)
                     writer = write_frames(str(part), size, fps=rate, macro_block_size=1)
@@ -86,8 +98,8 @@ def _pictures(policy: Policy, env: EnvBase) -> Iterator[NDArray[np.uint8]]:
     frames, ended = env.reset(), False
     yield _draw(policy, env)
     while not ended:
-        step, frames = env.step_and_maybe_reset(policy.actor(frames))
-        ended = bool(step["next", "done"])
+        taken, frames = step(policy, env, frames)
+        ended = bool(taken["next", "done"])
         yield _draw(policy, env)
 
 

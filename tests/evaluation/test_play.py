@@ -3,6 +3,11 @@
 import json
 import math
 import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +55,36 @@ def _save_run(path: Path) -> dict[str, PolicyRecord]:
         checkpoints.save(100 * index, score=-float(index))
     torch.save(records["final"].state_dict(), path / "policy.pt")
     return records
+
+
+@contextmanager
+def _registered(make: Callable[[], gymnasium.Env[Any, Any]]) -> Iterator[str]:
+    gymnasium.register("tests/Task-v0", lambda: make(), disable_env_checker=True)
+    try:
+        yield "tests/Task-v0"
+    finally:
+        del gymnasium.registry["tests/Task-v0"]
+
+
+class _Flawed(gymnasium.Env[Any, Any]):
+    """Fits a policy of Pendulum, and never ends; ``observation`` and ``reward`` come in frame 3."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    steps = 0
+
+    def __init__(self, observation: float = 0.0, reward: float = 0.0, length: int = 0) -> None:
+        self.observation, self.reward, self.length = observation, reward, length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        flawed = self.steps == 3
+        observation = np.full(3, self.observation if flawed else 0, np.float32)
+        return observation, self.reward * flawed, self.steps == self.length, False, {}
 
 
 def _actions(actor: torch.nn.Module, env_id: str = "Pendulum-v1") -> Tensor:
@@ -104,7 +139,14 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"policy\.pt' cannot be loaded"):
         load_policy(file)
     saved = _record().state_dict()
-    for broken in ({}, {**saved, "arguments": {}}, {**saved, "actor": {}}, [1, 2]):
+    for broken in (
+        {},
+        {**saved, "arguments": {}},
+        {**saved, "actor": {}},
+        {**saved, "env_id": None},
+        [1, 2],
+        torch.zeros(3),
+    ):
         torch.save(broken, file)
         with pytest.raises(ValueError, match=r"policy\.pt' holds no policy"):
             load_policy(file)
@@ -167,12 +209,9 @@ def test_short_episodes_count_no_more_than_long_ones() -> None:
             self.left -= 1
             return np.zeros(3, np.float32), 1.0, self.left == 0, False, {}
 
-    gymnasium.register("tests/Fixed-v0", entry_point=lambda: Fixed())
-    try:
+    with _registered(Fixed) as env_id:
         Fixed.made = 0
-        played = play(Policy(_record().actor, "tests/Fixed-v0"), 19)
-    finally:
-        del gymnasium.registry["tests/Fixed-v0"]
+        played = play(Policy(_record().actor, env_id), 19)
     expected = sorted(3 + 10 * copy for copy in range(8) for _ in range(3 if copy < 3 else 2))
     first = min(played.lengths)
     assert sorted(length - first + 3 for length in played.lengths) == expected
@@ -214,3 +253,151 @@ def test_numbers_out_of_range_are_named() -> None:
         play(_policy(), 0)
     with pytest.raises(ValueError, match="seed=-1"):
         play(_policy(), 1, seed=-1)
+    with pytest.raises(ValueError, match="seed=2147483648 must be an integer from 0 to 2147483647"):
+        play(_policy(), 1, seed=2**31)
+    with pytest.raises(ValueError, match="max_frames=0"):
+        play(_policy(), 1, max_frames=0)
+    assert play(_policy("CartPole-v1"), 1, seed=2**31 - 1).lengths
+
+
+def _no_play(*args: Any, **kwargs: Any) -> None:
+    raise AssertionError("played")
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("checkpoints", r"checkpoints is no file; pass another out"),
+        (
+            "policy.pt/x.json",
+            r"nothing can be made in .*policy\.pt \(Not a directory\): pass out=FILE",
+        ),
+        ("x" * 252, r"File name too long"),
+        ("/proc/new/x.json", r"nothing can be made in /proc"),
+        ("/dev/null", r"/dev/null is no file"),
+    ],
+)
+def test_where_nothing_can_be_written_nothing_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, message: str
+) -> None:
+    if not Path(out).parent.parent.exists():
+        pytest.skip("not on this system")
+    _save_run(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("amber_trl.evaluation.evaluate.play", _no_play)
+    with pytest.raises(OSError, match=message):
+        evaluate_run(tmp_path, out=tmp_path / out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_read_only_run_needs_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**kwargs: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    _save_run(tmp_path)
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    monkeypatch.setattr("amber_trl.evaluation.evaluate.play", _no_play)
+    with pytest.raises(
+        OSError, match=r"evaluation-last-deterministic\.json' cannot .* \(Read-only"
+    ):
+        evaluate_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["observation", "reward"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_named(tmp_path: Path, name: str, value: float) -> None:
+    with _registered(partial(_Flawed, **{name: value}, length=5)) as env_id:
+        torch.save({**_record().state_dict(), "env_id": env_id}, tmp_path / "policy.pt")
+        with pytest.raises(
+            ValueError, match=rf"the {name} in env_id='tests/Task-v0' is not finite"
+        ):
+            evaluate_run(tmp_path, checkpoint="final", out=tmp_path / "new" / "x.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
+
+
+def test_a_diverged_policy_is_named() -> None:
+    policy = _policy()
+    with torch.no_grad():
+        dict(policy.actor.named_parameters())["module.0.module.log_std"].fill_(math.nan)
+    with pytest.raises(ValueError, match=r"'Pendulum-v1' cannot be played: its '.*log_std' is not"):
+        play(policy, 1)
+
+
+def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
+    with _registered(_Flawed) as env_id:
+        policy = Policy(_record().actor, env_id)
+        with pytest.raises(
+            RuntimeError, match=r"env_id='tests/Task-v0' .*max_frames=50: pass a la"
+        ):
+            play(policy, 2, max_frames=50)
+    pendulum = _policy()
+    assert play(pendulum, 1, max_frames=200).lengths == (200,)
+    with pytest.raises(RuntimeError, match="max_frames=199"):
+        play(pendulum, 1, max_frames=199)
+
+
+def test_a_copy_that_has_played_its_share_may_go_on() -> None:
+    class Once(_Flawed):
+        """All but the first copy end one episode, and then no other."""
+
+        made = 0
+
+        def __init__(self) -> None:
+            Once.made += 1
+            super().__init__(length=20 if Once.made == 1 else 5)
+
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            if self.length == self.steps == 5:
+                self.length = 0
+            return result
+
+    with _registered(Once) as env_id:
+        played = play(Policy(_record().actor, env_id), 9, max_frames=30)
+    assert sorted(played.lengths) == [5] * 7 + [20] * 2
+
+
+def test_a_module_that_a_file_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named_by_a_file.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    env_id = "named_by_a_file:Pendulum-v1"
+    torch.save({**_record().state_dict(), "env_id": env_id}, tmp_path / "policy.pt")
+    with pytest.raises(
+        ValueError, match=rf"imports the module 'named_by_a_file': .*--env-id {env_id}"
+    ):
+        evaluate_run(tmp_path, checkpoint="final", episodes=1)
+    with pytest.raises(ValueError, match=r"but env_id='other:Pendulum-v1' was passed"):
+        load_policy(tmp_path / "policy.pt", env_id="other:Pendulum-v1")
+    assert "named_by_a_file" not in sys.modules
+    found = evaluate_run(tmp_path, checkpoint="final", episodes=1, env_id=env_id)
+    assert "named_by_a_file" in sys.modules
+    assert found["env_id"] == env_id
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("FrozenLake-v1", "cannot be made for this policy: .*observation space Discrete"),
+        (
+            "CartPole-v1",
+            r"not what the policy was trained on: it takes no observation of 4 numbers",
+        ),
+        ("tests/Task-v0", r"its actions are others than Box\(-1.0, 1.0, \(2,\)"),
+    ],
+)
+def test_an_environment_that_does_not_fit_is_refused(env_id: str, message: str) -> None:
+    class Two(_Flawed):
+        action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    with _registered(Two), pytest.raises(ValueError, match=message):
+        play(Policy(_record().actor, env_id), 1)
+
+
+def test_other_discrete_actions_are_refused() -> None:
+    actor = categorical_actor(observation_size=4, num_actions=3)
+    with pytest.raises(ValueError, match=r"its actions are others than Discrete\(2\)"):
+        play(Policy(actor, "CartPole-v1"), 1)
