@@ -45,6 +45,16 @@ def plain_to_array(plain: Mapping[str, Any]) -> Array:
     return array.copy(order="K")
 
 
+def memory_of(tensor: torch.Tensor) -> Array:
+    """An array over the tensor's memory, or all of its storage; nothing if it is on a device."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return np.empty(0)
+    try:
+        return tensor.detach().numpy()
+    except (TypeError, RuntimeError):  # a type that NumPy lacks
+        return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+
+
 def is_generator(value: Any) -> bool:
     """Whether it is a random number generator whose state can be read and set."""
     if type(value) is np.random.Generator:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from enum import Enum
@@ -16,25 +14,15 @@ from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 
 from amber_trl.envs import _codecs as codecs
+from amber_trl.envs._functions import CODE, Function
 
 LEFT = object()
 """In place of a value that is left as it is: on reading not saved, on writing not set."""
 
 _NUMBERS = (type(None), bool, int, float, str)
 _CONTAINERS = (list, tuple, deque, dict, OrderedDict)
-CODE = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    functools.partial,
-    np.ufunc,
-    type(np.clip),  # NumPy's own functions
-)
-# How the object was made, or how it is shown: a new one has its own.
-_MAKING = ("metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
-_SHOWING = ("pygame", "gymnasium.envs.mujoco.mujoco_rendering")
+_DEPTH = 64  # of what is in one another: deeper ones could not be pickled, either
+_SHOWING = ("Surface", "Clock", "Font", "Window")  # Pygame's, without state of a task
 
 
 class _Bare:
@@ -60,27 +48,34 @@ class Reader:
 
     Numbers, strings, enumerations, arrays, tensors, generators, spaces, MuJoCo's data, lists,
     tuples, deques and dicts of such, and objects that hold nothing but attributes. What is shared
-    is saved once. Functions and classes are saved by name.
+    is saved once. Functions and classes are saved by name, with the arrays that they hold. What
+    is nested more than 64 deep, or raises an error, is not read.
 
     Args:
         known: objects that are read by themselves; references to them are left as they are.
+        anew: whether to read only what can be made anew, with no object there to write into.
     """
 
-    def __init__(self, known: Iterable[object] = ()) -> None:
+    def __init__(self, known: Iterable[object] = (), *, anew: bool = False) -> None:
         self.problems: list[str] = []
         """What cannot be read, and why."""
         self.models: list[str] = []
         """Digests of MuJoCo's models, in the order of reading."""
         self._known = {id(one) for one in known}
-        self._seen: dict[int, tuple[int, Any]] = {}  # holds the values, so that no id is reused
+        self._anew = anew
+        self._depth = 0
+        # Holds the values, so that no id is reused; the number is None if the value was left.
+        self._seen: dict[int, tuple[int | None, Any]] = {}
+        self._kept: dict[int, Any] = {}  # what is put back in place, so that others may hold it
         self._arrays: list[tuple[str, codecs.Array]] = []
-        self._bound: list[tuple[str, Any]] = []  # methods, by path, and what they are bound to
+        self._held: list[tuple[str, str, Any]] = []  # by functions: path, relation, object
+        self._held_arrays: list[tuple[str, codecs.Array]] = []
 
     def attributes(self, owner: object, path: str, skip: Iterable[str] = ()) -> dict[str, Any]:
         """The attributes of an object; ``left`` names those that are not saved."""
         saved = {
-            name: LEFT if name in skip or name in _MAKING else self.read(value, f"{path}.{name}")
-            for name, value in vars(owner).items()
+            name: LEFT if name in skip else self.read(value, f"{path}.{name}")
+            for name, value in list(vars(owner).items())
         }
         return {
             "class": class_name(owner),
@@ -98,21 +93,43 @@ class Reader:
         """
         if type(value) in _NUMBERS:
             return value
+        if self._depth >= _DEPTH:
+            return self._problem(f"{path[:80]}... is nested more than {_DEPTH} deep")
+        self._depth += 1
+        try:
+            return self._read(value, path, inside)
+        except Exception as error:  # of whatever kind: an environment may hold anything
+            return self._problem(f"{path} cannot be read: {type(error).__name__}: {error}")
+        finally:
+            self._depth -= 1
+
+    def _read(self, value: Any, path: str, inside: bool) -> Any:
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSUmM":
             return {"kind": "scalar", **codecs.array_to_plain(value)}
+        if self._anew and not _can_be_made(value):
+            return self._problem(f"{path} is a {class_name(value)}, which cannot be saved")
         if isinstance(value, Enum):
             return {"kind": "enum", "name": value.name}
         if isinstance(value, Space):
+            self._kept[id(value)] = value
             return {"kind": "space", **codecs.space_to_plain(value)}
         if isinstance(value, CODE):
             return self._code(value, path)
         if id(value) in self._known or _is_left(value):
             return LEFT
         if id(value) in self._seen:
-            return {"kind": "same", "number": self._seen[id(value)][0]}
+            earlier = self._seen[id(value)][0]
+            return LEFT if earlier is None else {"kind": "same", "number": earlier}
         number = len(self._seen)
         self._seen[id(value)] = number, value
-        state = self._shared(value, path, inside)
+        state: Any = LEFT
+        try:
+            state = self._shared(value, path, inside)
+        finally:
+            if state is LEFT:
+                self._seen[id(value)] = None, value
+        if state is not LEFT and state["kind"] in ("generator", "mujoco", "object"):
+            self._kept[id(value)] = value
         return state if state is LEFT else {"number": number, **state}
 
     def _shared(self, value: Any, path: str, inside: bool) -> Any:
@@ -120,6 +137,9 @@ class Reader:
             self._arrays.append((path, value))
             return {"kind": "array", **codecs.array_to_plain(value)}
         if type(value) is torch.Tensor:
+            if value.requires_grad:
+                return self._problem(f"{path} requires gradients, and their graph is not read")
+            self._arrays.append((path, codecs.memory_of(value)))
             return {"kind": "tensor", "value": value.detach().clone()}
         if codecs.is_generator(value):
             return {"kind": "generator", **codecs.generator_to_plain(value)}
@@ -139,12 +159,17 @@ class Reader:
 
     def _container(self, value: Any, path: str) -> Any:
         keys = list(value) if isinstance(value, dict) else range(len(value))
-        items = []
+        items: list[Any] = []
+        known_problems = len(self.problems)
         for key in keys:
             item = self.read(value[key], f"{path}[{key!r}]", inside=True)
-            if item is LEFT:
-                return LEFT  # an item alone could not be left
             items.append(item)
+        left = [item is LEFT for item in items]
+        if any(left):  # one alone could not be left; those that only show something are no loss
+            if len(self.problems) > known_problems or all(_is_left(value[key]) for key in keys):
+                return LEFT
+            item = class_name(value[keys[left.index(True)]])
+            return self._problem(f"{path} is a {class_name(value)} that holds a {item}")
         state: dict[str, Any] = {"kind": type(value).__name__, "items": items}
         if isinstance(value, dict):
             if any(type(key) not in _NUMBERS for key in keys):
@@ -155,28 +180,28 @@ class Reader:
         return state
 
     def _code(self, value: Any, path: str) -> Any:
-        for held in _held(value):
-            if isinstance(held, CODE):
-                self._code(held, path)
-            elif isinstance(held, list | dict | set | deque):
-                return self._problem(f"{path} is a function that holds a {type(held).__name__}")
-        owner = getattr(value, "__self__", None)
-        if owner is not None and not isinstance(owner, type | types.ModuleType):
-            self._bound.append((path, owner))
-        return {"kind": "code", "name": code_name(value)}
+        code = Function(value)
+        for problem in code.problems:
+            self._problem(f"{path} is {problem}")
+        self._held += [(path, relation, held) for relation, held in code.objects]
+        self._held_arrays += [(path, array) for array in code.arrays]
+        arrays = [codecs.array_to_plain(array) for array in code.arrays]
+        return {"kind": "code", "name": code.name, "digest": code.digest, "arrays": arrays}
 
     def _problem(self, text: str) -> Any:
         self.problems.append(text)
         return LEFT
 
     def check_sharing(self) -> None:
-        """Notes what shares memory, or is bound, with something that was not read: copies are not."""
-        for path, owner in self._bound:
-            if id(owner) not in self._known and id(owner) not in self._seen:
-                self._problem(f"{path} is a method of a {class_name(owner)}, which was not read")
+        """Notes what is held, or whose memory is shared, by what is not put back in place."""
+        for path, relation, held in self._held:
+            if id(held) not in self._known and id(held) not in self._kept:
+                self._problem(f"{path} is {relation} a {class_name(held)}, which was not read")
         for number, (path, array) in enumerate(self._arrays):
             if array.base is not None:
                 self._check_view(path, array, self._arrays[:number] + self._arrays[number + 1 :])
+        for path, array in self._held_arrays:
+            self._check_view(path, array, self._arrays)
 
     def _check_view(
         self, path: str, array: codecs.Array, others: list[tuple[str, codecs.Array]]
@@ -195,20 +220,14 @@ def _is_left(value: Any) -> bool:
     return (
         isinstance(value, EnvSpec | logging.Logger)
         or codecs.is_mujoco(value, "MjModel")
-        or _module(value).startswith(_SHOWING)
+        or _module(value) == "gymnasium.envs.mujoco.mujoco_rendering"
+        or (_module(value).split(".")[0] == "pygame" and type(value).__name__ in _SHOWING)
     )
 
 
-def code_name(value: Any) -> str:
-    """What tells one function or class from another in a state."""
-    if isinstance(value, functools.partial):
-        return f"partial of {code_name(value.func)}"
-    return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value)}"
-
-
-def _held(code: Any) -> list[Any]:
-    """What a function carries along."""
-    if isinstance(code, functools.partial):
-        return [code.func, *code.args, *code.keywords.values()]
-    cells = getattr(code, "__closure__", None) or ()
-    return [cell.cell_contents for cell in cells]
+def _can_be_made(value: Any) -> bool:
+    return (
+        type(value) in (torch.Tensor, *_NUMBERS, *_CONTAINERS)
+        or isinstance(value, np.ndarray)
+        or codecs.is_generator(value)
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from amber_trl.envs import _codecs as codecs
 from amber_trl.envs._reader import LEFT, Reader
@@ -19,6 +20,15 @@ def is_box2d(env: gym.Env[Any, Any]) -> bool:
     """Whether it is one of Gymnasium's Box2D tasks, or made from one."""
     bases = type(env.unwrapped).__mro__
     return any(base.__module__.startswith("gymnasium.envs.box2d.") for base in bases)
+
+
+def _is_replayable(env: gym.Env[Any, Any]) -> bool:
+    """Whether nothing below outlives an episode: one of Gymnasium's tasks, as it makes them."""
+    while isinstance(env, gym.Wrapper):
+        if type(env) not in (TimeLimit, OrderEnforcing, PassiveEnvChecker):
+            return False
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.envs.box2d.")
 
 
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
@@ -62,7 +72,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
     @property
     def inexact(self) -> tuple[str, ...]:
         """Why the episode is not the one that was saved, or cannot be saved; empty if it is."""
-        return (*self._diverged, *self._read_begin()[1])
+        return (*self._diverged, *self._outliving(), *self._read_begin()[1])
 
     def state_dict(self) -> dict[str, Any]:
         """What the episode began from, its actions, and where they led, as a check."""
@@ -95,9 +105,20 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         begin = None if options is LEFT else {**self._begin, "options": options}
         return begin, reader.problems
 
+    def _outliving(self) -> tuple[str, ...]:
+        if _is_replayable(self.env):
+            return ()
+        layers = [type(self.unwrapped).__name__]
+        env = self.env
+        while isinstance(env, gym.Wrapper):
+            layers.insert(-1, type(env).__name__)
+            env = env.env
+        return (f"what outlives an episode in {'<'.join(layers)} is not read, as of Box2D",)
+
     def _check_end(self, saved: Mapping[str, Any]) -> None:
         found = self._end()
-        if all(_equal(found[name], saved[name]) for name in ("generator", "observation")):
+        names = ("generator", "observation", "numbers")
+        if all(_equal(found[name], saved.get(name, found[name])) for name in names):
             return
         self._diverged = (
             f"{type(self.unwrapped).__name__}'s episode, played again from its "
@@ -109,6 +130,11 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             "generator": codecs.generator_to_plain(self.unwrapped.np_random),
             "seed": self.unwrapped.np_random_seed,
             "observation": codecs.array_to_plain(np.asarray(self._observation)),
+            "numbers": {
+                name: value
+                for name, value in vars(self.unwrapped).items()
+                if type(value) in (bool, int, float, str) and name != "_np_random_seed"
+            },
             "spaces": [codecs.space_to_plain(space) for space in self._spaces()],
         }
 

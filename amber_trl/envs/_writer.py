@@ -10,7 +10,8 @@ from typing import Any
 from gymnasium import Space
 
 from amber_trl.envs import _codecs as codecs
-from amber_trl.envs._reader import CODE, LEFT, class_name, code_name
+from amber_trl.envs._functions import CODE, Function
+from amber_trl.envs._reader import LEFT, class_name
 
 
 class Writer:
@@ -62,8 +63,8 @@ class Writer:
             members = type(current).__members__
             if state["name"] in members:
                 return members[state["name"]]
-        if kind == "code" and isinstance(current, CODE) and code_name(current) == state["name"]:
-            return LEFT
+        if kind == "code" and isinstance(current, CODE):
+            return self._code(state, Function(current), path)
         if kind == "space" and isinstance(current, Space) and codecs.plain_to_space(state, current):
             return LEFT
         if kind == "mujoco" and codecs.is_mujoco(current, "MjData"):
@@ -77,6 +78,25 @@ class Writer:
             return current
         what = state.get("class") or state.get("name") or kind
         return self._problem(f"{path} was a {what} and is a {class_name(current)} now")
+
+    def _code(self, state: Mapping[str, Any], current: Function, path: str) -> Any:
+        """Checks that it is the saved function, and sets the arrays that it holds."""
+        if current.name != state["name"]:
+            return self._problem(f"{path} was a {state['name']} and is a {current.name} now")
+        if current.digest != state["digest"] or len(current.arrays) != len(state["arrays"]):
+            return self._problem(f"{path} has other instructions or constants than when saved")
+        for plain, array in zip(state["arrays"], current.arrays, strict=True):
+            saved = codecs.plain_to_array(plain)
+            if saved.shape == array.shape and saved.tobytes() == array.tobytes():
+                continue
+            if (
+                saved.shape != array.shape
+                or saved.dtype != array.dtype
+                or not array.flags.writeable
+            ):
+                return self._problem(f"{path} holds another array than when saved")
+            array[...] = saved
+        return LEFT
 
     def _container(self, state: Mapping[str, Any], current: Any, path: str) -> Any:
         kind, items = state["kind"], state["items"]

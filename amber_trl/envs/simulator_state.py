@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
+import torch
+from gymnasium.utils import EzPickle, RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import PassiveEnvChecker
 from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
 
-from amber_trl.envs._reader import Reader, class_name, has_only_attributes
+from amber_trl.envs._reader import LEFT, Reader, class_name, has_only_attributes
 from amber_trl.envs._replay import EpisodeReplay
 from amber_trl.envs._writer import Writer
 
@@ -56,7 +58,11 @@ class SimulatorState:
     """
 
     def __init__(self, env: EnvBase) -> None:
-        self._vectors, self._copies, self._reasons = _find(env)
+        try:
+            self._vectors, self._copies, self._reasons = _find(env)
+        except Exception as error:  # such as of an environment that was closed
+            reason = f"{type(env).__name__} cannot be read: {type(error).__name__}: {error}"
+            self._vectors, self._copies, self._reasons = [], [], [reason]
         self._lost: list[str] = []
         self._models = self._read()[1].models
 
@@ -97,7 +103,10 @@ class SimulatorState:
         reader = Reader(known=[*self._vectors, *_all_layers(self._copies)])
         vectors = [_part(reader, vector) for vector in self._vectors]
         copies = [[_part(reader, layer) for layer in layers] for layers in self._copies]
-        reader.check_sharing()
+        try:
+            reader.check_sharing()
+        except Exception as error:
+            reader.problems.append(f"whether memory is shared is not known: {error}")
         return {"vectors": vectors, "copies": copies}, reader
 
     def _problems(self, reader: Reader) -> list[str]:
@@ -146,30 +155,81 @@ def _all_layers(copies: list[list[Any]]) -> Iterator[Any]:
 
 
 def _part(reader: Reader, layer: Any) -> dict[str, Any]:
-    if isinstance(layer, PassiveEnvChecker):  # it looks at the first frames only, and warns
+    name = type(layer).__name__
+    if type(layer) is PassiveEnvChecker:  # it looks at the first frames only, and warns
         return {"class": class_name(layer)}
-    if _reads_itself(layer):
-        reader.problems.extend(_inexact(layer))
-        return {"class": class_name(layer), "own": layer.state_dict()}
-    if not has_only_attributes(layer):
-        reader.problems.append(f"{class_name(layer)} has slots, or data outside of Python")
-    skip = ("envs", "env_fns") if isinstance(layer, SyncVectorEnv) else ()
-    return reader.attributes(layer, type(layer).__name__, skip)
+    try:
+        if isinstance(layer, EpisodeReplay):
+            reader.problems.extend(_inexact(layer))
+            return {"class": class_name(layer), "own": layer.state_dict()}
+        if _reads_itself(layer):
+            reader.problems.extend(_inexact(layer))
+            return {"class": class_name(layer), "asked": _ask(reader, layer, name)}
+        if not has_only_attributes(layer):
+            reader.problems.append(f"{class_name(layer)} has slots, or data outside of Python")
+        return reader.attributes(layer, name, _made_alike(layer))
+    except Exception as error:  # of whatever kind: an environment may do anything
+        reader.problems.append(f"{name} cannot be read: {type(error).__name__}: {error}")
+        return {"class": class_name(layer)}
+
+
+def _ask(reader: Reader, layer: Any, name: str) -> Any:
+    """What a layer saves of itself, as plain data; without the entries that cannot be such."""
+    own, values = layer.state_dict(), Reader(anew=True)
+    path = f"{name}.state_dict()"
+    if isinstance(own, Mapping) and all(type(key) is str for key in own):
+        entries = {key: values.read(own[key], f"{path}[{key!r}]", inside=True) for key in own}
+        plain: Any = {key: value for key, value in entries.items() if value is not LEFT}
+    else:
+        reader.problems.append(f"{path} is no dict with strings as keys")
+        plain = {}
+    reader.problems.extend(values.problems)
+    return plain
+
+
+def _made_alike(layer: Any) -> list[str]:
+    """Attributes by which Gymnasium keeps how the layer was made: a new one has its own."""
+    names = []
+    if isinstance(layer, SyncVectorEnv):
+        names += ["envs", "env_fns"]
+    if isinstance(layer, RecordConstructorArgs):
+        names.append("_saved_kwargs")
+    if isinstance(layer, EzPickle):
+        names += ["_ezpickle_args", "_ezpickle_kwargs"]
+    if vars(layer).get("metadata") == getattr(type(layer), "metadata", None):
+        names.append("metadata")
+    return names
 
 
 def _write(writer: Writer, layer: Any, saved: Mapping[str, Any]) -> None:
+    name = type(layer).__name__
     if "own" in saved:
         layer.load_state_dict(saved["own"])
+    elif "asked" in saved:
+        entries = {key: writer.write(value, None, name) for key, value in saved["asked"].items()}
+        try:
+            layer.load_state_dict(entries)
+        except Exception as error:
+            writer.problems.append(f"{name}.load_state_dict failed: {error!r}")
     elif "attributes" in saved:
-        writer.attributes(saved, layer, type(layer).__name__)
+        writer.attributes(saved, layer, name)
 
 
 def _reads_itself(layer: Any) -> bool:
-    return hasattr(type(layer), "state_dict") and hasattr(type(layer), "load_state_dict")
+    kind = type(layer)
+    saves = getattr(kind, "state_dict", torch.nn.Module.state_dict)
+    # A module's own would be of its parameters only.
+    return hasattr(kind, "load_state_dict") and saves is not torch.nn.Module.state_dict
 
 
 def _inexact(layer: Any) -> tuple[str, ...]:
-    return tuple(layer.inexact) if _reads_itself(layer) and hasattr(layer, "inexact") else ()
+    if not _reads_itself(layer):
+        return ()
+    try:
+        reasons = getattr(layer, "inexact", ())
+        return (reasons,) if isinstance(reasons, str) else tuple(map(str, reasons))
+    except Exception as error:
+        return (f"{type(layer).__name__}.inexact cannot be read: {error!r}",)
 
 
 def _check_same(saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -247,8 +247,11 @@ def counting(calls: list[int]) -> Any:
         (lambda: {(1, 2): 3}, "Holder.value has keys that are neither"),
         (lambda: np.array([None]), "Holder.value is a numpy.ndarray of objects"),
         (lambda: np.frombuffer(bytearray(8)), "Holder.value shows memory of a builtins.memoryview"),
-        (lambda: counting([]), "is a function that holds a list"),
-        (lambda: functools.partial(print, {}), "Holder.value is a function that holds a dict"),
+        (lambda: counting([]), "is a function that holds a builtins.list"),
+        (
+            lambda: functools.partial(print, {}),
+            "Holder.value is a function that holds a builtins.dict",
+        ),
         (lambda: np.random.default_rng(0).normal, "is a method of a numpy.random.*not read"),
         (lambda: np.arange(4.0)[None].view(np.recarray), "Holder.value is a numpy.*recarray"),
     ],
