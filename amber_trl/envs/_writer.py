@@ -83,7 +83,7 @@ class Writer:
         """Checks that it is the saved function, and sets the arrays that it holds."""
         if current.name != state["name"]:
             return self._problem(f"{path} was a {state['name']} and is a {current.name} now")
-        if current.digest != state["digest"] or len(current.arrays) != len(state["arrays"]):
+        if current.digest != state.get("digest") or len(current.arrays) != len(state["arrays"]):
             return self._problem(f"{path} has other instructions or constants than when saved")
         for plain, array in zip(state["arrays"], current.arrays, strict=True):
             saved = codecs.plain_to_array(plain)

@@ -28,15 +28,18 @@ class SimulatorState:
 
     Per copy and per Gymnasium wrapper it holds the attributes, generators among them, and all of
     MuJoCo's data (some tasks read before a step what the step before left there). A wrapper or
-    environment that defines ``state_dict`` and ``load_state_dict`` is asked instead, and its
-    ``inexact`` too, if it has one. The world of a Box2D task cannot be read: an environment of
+    environment that defines ``state_dict`` and ``load_state_dict`` is asked instead, for a dict of
+    numbers, strings, arrays, tensors, generators, and lists and dicts of such, and for its
+    ``inexact``, if it has one. The world of a Box2D task cannot be read: an environment of
     :func:`make_env` starts each episode in a new world and records the actions, and loading plays
     the running episode again.
 
     What cannot be read is left as it is, and named by :attr:`inexact`: an attribute of a library
-    of its own, an object in a list, arrays that share memory, simulators in other processes. Not
-    seen are: state in a module or a class, in an array that a function carries along, and in the
-    global generators of Python, NumPy and torch, which are the caller's to save.
+    of its own, an object in a list, arrays or tensors that share memory, what a function carries
+    along (other than constants, arrays, and what is read elsewhere and put back in place), a Box2D
+    task that is not Gymnasium's own, simulators in other processes, whatever raises an error. Not
+    seen are: state in a module or a class, and in the global generators of Python, NumPy and
+    torch, which are the caller's to save.
 
     The state is made of tensors, numbers, strings, lists and dicts, for
     ``torch.load(weights_only=True)``. It shares no memory with the simulators. A copy of a MuJoCo
