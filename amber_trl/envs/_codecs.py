@@ -120,6 +120,11 @@ def space_to_plain(space: Space[Any]) -> Plain:
     }
 
 
+def has_generator(space: Space[Any]) -> bool:
+    """Whether a space, or one that it is made of, was ever drawn from or seeded."""
+    return vars(space)["_np_random"] is not None or any(map(has_generator, _parts(space)))
+
+
 def plain_to_space(plain: Mapping[str, Any], space: Space[Any]) -> bool:
     """Sets a space's generators in place; False if it is made of other parts than the saved."""
     parts = _parts(space)

@@ -113,7 +113,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         while isinstance(env, gym.Wrapper):
             layers.insert(-1, type(env).__name__)
             env = env.env
-        return (f"what outlives an episode in {'<'.join(layers)} is not read, as of Box2D",)
+        return (f"what of {'<'.join(layers)} outlives an episode is not read, only replayed",)
 
     def _check_end(self, saved: Mapping[str, Any]) -> None:
         found = self._end()

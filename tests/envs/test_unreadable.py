@@ -116,6 +116,8 @@ def with_attribute() -> Callable[..., Any]:
 
 
 def unfinished() -> Callable[..., Any]:
+    later: Any
+
     def function() -> Any:
         return later
 
@@ -207,6 +209,15 @@ def test_functions_may_hold_what_is_put_back_in_place() -> None:
     holder.counter, holder.generator = Counter(), np.random.default_rng(0)
     holder.functions = [holding(v) for v in (holder, holder.counter, holder.generator, 1, "a", len)]
     assert SimulatorState(env).inexact == ()
+
+
+def test_a_space_in_a_function_is_named_once_it_has_a_generator() -> None:
+    env, holder = held()
+    space = Box(0.0, 1.0)
+    holder.value = holding(space)
+    assert SimulatorState(env).inexact == ()
+    space.sample()
+    assert "holds a gymnasium.spaces.box.Box" in " ".join(SimulatorState(env).inexact)
 
 
 def test_arrays_in_functions_are_set() -> None:
@@ -344,7 +355,7 @@ def test_a_box2d_task_of_ones_own_is_named() -> None:
 
     env, _ = held(Curriculum)
     (reason,) = SimulatorState(env).inexact
-    assert "outlives an episode in OrderEnforcing<Curriculum" in reason
+    assert "<Curriculum outlives an episode" in reason
 
 
 def test_an_attribute_that_a_box2d_task_was_given_is_named() -> None:
