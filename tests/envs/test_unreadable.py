@@ -307,7 +307,11 @@ def test_arrays_in_an_environments_own_state_are_saved() -> None:
     assert target.np_random.normal() == holder.np_random.normal()
 
 
-@pytest.mark.parametrize("value", [len, Counter(), {1}, Box(0, 1), [{"a": print}]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [len, Counter(), {1}, Box(0, 1), [{"a": print}]],
+    ids=["function", "object", "set", "space", "nested function"],
+)
 def test_what_cannot_be_saved_of_an_own_state_is_named(value: Any) -> None:
     env, holder = held(Own)
     holder.more = value
