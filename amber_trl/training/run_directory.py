@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypedDict
+from typing import Any, Self, TextIO
 
 import torch
 from tensordict import TensorDictBase
@@ -35,13 +35,6 @@ _LEDGER_COLUMNS = (
 _TABLES = ("episodes.csv", "iterations.csv", "timing.csv")
 _CHECKPOINTS = "checkpoints"
 _FILES = (*_TABLES, "config.json", "versions.json", "policy.pt", "summary.json")
-
-
-class TablePosition(TypedDict):
-    """Where a table ends: its bytes, and their SHA-256 in hexadecimal digits."""
-
-    bytes: int
-    sha256: str
 
 
 class RunDirectory:
@@ -248,11 +241,11 @@ class RunDirectory:
             for frame, total, length, terminated, truncated in rows
         ]
 
-    def positions(self) -> dict[str, TablePosition]:
-        """Where each table ends, by file name, all on disk: where a resumed run would go on."""
+    def positions(self) -> dict[str, dict[str, Any]]:
+        """Where each table ends: ``bytes`` and their ``sha256`` by file name, all on disk."""
         return {table.path.name: table.sync() for table in self._tables}
 
-    def rewind(self, positions: Mapping[str, TablePosition], frames: int) -> None:
+    def rewind(self, positions: Mapping[str, Mapping[str, Any]], frames: int) -> None:
         """Takes the tables back to where they were, so that no row is missing or there twice.
 
         Args:
@@ -311,14 +304,14 @@ class _Table:
         self.file: TextIO = path.open("a+", newline="", encoding="utf-8")
         self._writer = csv.writer(self.file, lineterminator="\n")
 
-    def sync(self) -> TablePosition:
+    def sync(self) -> dict[str, Any]:
         """Puts all rows on disk, and says where they end."""
         self.flush()
         os.fsync(self.file.fileno())
         size = os.fstat(self.file.fileno()).st_size
         return {"bytes": size, "sha256": self._digest(size)}
 
-    def check(self, position: TablePosition) -> None:
+    def check(self, position: Mapping[str, Any]) -> None:
         """Refuses a table that no longer begins with the rows it had then."""
         if self._digest(position["bytes"]) != position["sha256"]:
             raise ValueError(
