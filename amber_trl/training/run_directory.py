@@ -18,6 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from amber_trl.training._table import Table
 from amber_trl.training.episodes import Episode
 from amber_trl.training.provenance import package_versions
 
@@ -110,7 +111,7 @@ class RunDirectory:
             shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
         self._logger = logger
         self._episodes, self._iterations, self._timing = (
-            _Table(self.path / name) for name in _TABLES
+            Table(self.path / name) for name in _TABLES
         )
         self._lock(self._timing.file)
         if not resume:
@@ -265,7 +266,7 @@ class RunDirectory:
             writer.close()  # it opens another file, which says so
 
     @property
-    def _tables(self) -> tuple[_Table, ...]:
+    def _tables(self) -> tuple[Table, ...]:
         return (self._episodes, self._iterations, self._timing)
 
     def close(self) -> None:
@@ -293,64 +294,6 @@ class RunDirectory:
         temporary = self.path / f"{name}.part"
         temporary.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
         temporary.replace(self.path / name)
-
-
-class _Table:
-    """A CSV file whose columns the first row settles."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._columns: tuple[str, ...] | None = None
-        self.file: TextIO = path.open("a+", newline="", encoding="utf-8")
-        self._writer = csv.writer(self.file, lineterminator="\n")
-
-    def sync(self) -> dict[str, Any]:
-        """Puts all rows on disk, and says where they end."""
-        self.flush()
-        os.fsync(self.file.fileno())
-        size = os.fstat(self.file.fileno()).st_size
-        return {"bytes": size, "sha256": self._digest(size)}
-
-    def check(self, position: Mapping[str, Any]) -> None:
-        """Refuses a table that no longer begins with the rows it had then."""
-        if self._digest(position["bytes"]) != position["sha256"]:
-            raise ValueError(
-                f"{self.path} does not begin with the {position['bytes']} bytes that it had when "
-                "the checkpoint was written: rows are missing or were edited; restore the file, or "
-                "start the run again"
-            )
-
-    def _digest(self, size: int) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.sha256(file.read(size)).hexdigest()
-
-    def truncate(self, position: int) -> None:
-        self.file.truncate(position)
-        self.file.seek(0)
-        header = self.file.readline().rstrip("\n")
-        self._columns = tuple(header.split(",")) if header else None
-        self.file.seek(0, os.SEEK_END)
-
-    def start(self, columns: Iterable[str]) -> None:
-        self._columns = tuple(columns)
-        self._writer.writerow(self._columns)
-
-    def append(self, row: Mapping[str, int | float | None]) -> None:
-        if self._columns is None:
-            self.start(row)
-        if self._columns != tuple(row):
-            raise ValueError(
-                f"row of columns {list(row)} given to {self.path.name}, whose columns are "
-                f"{list(self._columns or ())}: give every row the same columns in the same "
-                "order, None where there is no value"
-            )
-        self._writer.writerow([int(v) if isinstance(v, bool) else v for v in row.values()])
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def close(self) -> None:
-        self.file.close()
 
 
 def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:
