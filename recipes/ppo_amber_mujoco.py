@@ -463,9 +463,7 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         exactness = partial(describe_exactness, config, collection, earlier)
         summary: dict[str, Any] = {}
 
-        def finish() -> None:
-            collector.shutdown()
-            run.save_policy(policy.state_dict())
+        def finish(error_type: type[BaseException] | None, *_: object) -> None:
             interrupted = log.recorder.frames < total
             summary.update(
                 log.summary(),
@@ -473,9 +471,16 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
                 stopped_by=stop.signal.name if stop.signal and interrupted else None,
                 **exactness(),
             )
-            run.write_summary(summary)
+            try:
+                collector.shutdown()
+                run.save_policy(policy.state_dict())
+                run.write_summary(summary)
+            except OSError as error:
+                if error_type is None:
+                    raise
+                logger.error("policy.pt and summary.json could not be written: %s", error)
 
-        stack.callback(finish)  # an error, too, leaves what there is
+        stack.push(finish)  # an error, too, leaves what there is
         log.lap("checkpoint")
         for batch in collector:
             log.lap("collect")

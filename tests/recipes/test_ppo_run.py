@@ -1,6 +1,7 @@
 """The main recipe at work: what a run leaves, and that it leaves the same again."""
 
 import csv
+import errno
 import json
 import math
 import os
@@ -244,3 +245,23 @@ def test_an_error_in_training_leaves_what_there_is(ppo: ModuleType, tmp_path: Pa
     assert (
         torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "BrokenReward-v0"
     )
+
+
+def test_a_disk_that_fills_up_last_does_not_hide_what_happened_first(
+    ppo: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ppo.RunDirectory, "save_policy", full)
+    monkeypatch.setattr(ppo.TrainingLog, "iteration", _interrupted)
+    with pytest.raises(RuntimeError, match="what happened first"):
+        _train(ppo, tmp_path / "run")
+    assert "policy.pt and summary.json could not be written" in caplog.text
+
+
+def _interrupted(*_: Any, **__: Any) -> None:
+    raise RuntimeError("what happened first")
