@@ -436,6 +436,7 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         lmbda=config.gae_lambda,
         value_network=critic,
         average_gae=config.normalize_advantage == "batch",
+        vectorized=config.compiled,  # faster and, as the compiled update, equal up to rounding
     )
     judge = replay.staleness if config.setup == "amber" else None
     schedule = LinearSchedule(config.total_frames, optimizer=optimizer, loss=loss, staleness=judge)
