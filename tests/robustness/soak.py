@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,11 +37,12 @@ def look(pid: int, run_dir: Path, since: float) -> Look:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     files = len(os.listdir(f"/proc/{pid}/fd"))
     disk = 0
-    for path in (run_dir / "checkpoints").rglob("*"):
-        try:
-            disk += path.stat().st_size
-        except FileNotFoundError:  # removed meanwhile
-            continue
+    for parent, _, names in os.walk(
+        run_dir / "checkpoints"
+    ):  # passes over what is removed meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                disk += Path(parent, name).stat().st_size
     minutes = (time.monotonic() - since) / 60
     return Look(minutes, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, files, disk / 2**20)
 
