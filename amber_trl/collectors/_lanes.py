@@ -15,6 +15,8 @@ from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase
 
 Array = np.ndarray[Any, Any]
+_ALIGNMENT = 64
+"""Bytes to which torch aligns a new tensor."""
 
 
 class Lanes(abc.ABC):
@@ -45,7 +47,7 @@ class Lanes(abc.ABC):
     def start(self, frames: int) -> None:
         """Makes room for a batch; its first frame is what ``carry`` holds."""
         shape = (frames, self.num_lanes)
-        self._seen = {key: self._empty(spec, frames + 1) for key, spec in self.specs.items()}
+        self._seen = {key: self._rows(spec, frames + 1) for key, spec in self.specs.items()}
         for key, seen in self._seen.items():
             seen[0] = self.carry[key]
         self._arrays = {key: seen.numpy() for key, seen in self._seen.items()}
@@ -67,7 +69,7 @@ class Lanes(abc.ABC):
             for key, value in final.items():
                 after[key][frame, lane] = torch.as_tensor(value)
         self.carry = {key: seen[-1].clone() for key, seen in self._seen.items()}
-        before = {key: seen[:-1] for key, seen in self._seen.items()}
+        before = {key: seen[:-1].contiguous() for key, seen in self._seen.items()}
         # Adding zero turns -0.0 into 0.0, as TorchRL does by summing from 0.
         after["reward"] = torch.from_numpy(self._rewards + 0.0)
         after["terminated"] = torch.from_numpy(self._terminated)
@@ -76,9 +78,21 @@ class Lanes(abc.ABC):
         del self._seen, self._arrays, self._rewards, self._terminated, self._truncated
         return before, after
 
-    def _empty(self, spec: TensorSpec, *frames: int) -> Tensor:
-        feature = spec.shape[len(self.batch_size) :]
-        return torch.zeros(*frames, self.num_lanes, *feature, dtype=spec.dtype)
+    def _empty(self, spec: TensorSpec) -> Tensor:
+        return torch.zeros(self.num_lanes, *self._feature(spec), dtype=spec.dtype)
+
+    def _rows(self, spec: TensorSpec, frames: int) -> Tensor:
+        """Zeros ``[frames, lanes, ...]``, each frame aligned as a tensor of its own would be.
+
+        The bits of a matrix product may depend on it, and have to be those of TorchRL's collector.
+        """
+        feature = self._feature(spec)
+        size, unit = self.num_lanes * feature.numel(), _ALIGNMENT // spec.dtype.itemsize
+        rows = torch.zeros(frames, -(-size // unit) * unit, dtype=spec.dtype)
+        return rows[:, :size].view(frames, self.num_lanes, *feature)
+
+    def _feature(self, spec: TensorSpec) -> torch.Size:
+        return spec.shape[len(self.batch_size) :]
 
     def _end(self, frame: int, lane: int, final: dict[str, Any]) -> None:
         self.ends.append((frame, lane))

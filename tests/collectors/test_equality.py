@@ -15,6 +15,7 @@ from torchrl.envs import EnvBase, ExplorationType
 from amber_trl.collectors import GymCollector
 from amber_trl.collectors._actor import FrameActor
 from amber_trl.envs import make_env
+from amber_trl.modules import categorical_actor, gaussian_actor
 from tests.collectors.problem import (
     DoubledReward,
     assert_same_batch,
@@ -104,6 +105,14 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], TensorDictModuleBase]
         lambda: one_hot(4, 2),
         50,
         2,
+    ),
+    # Frames whose sizes are no multiples of 64 bytes, on which matrix products may depend.
+    "Acrobot 3": (lambda: make_env("Acrobot-v1", 3, seed=0), lambda: categorical_actor(6, 3), 300, 0),
+    "InvertedDoublePendulum 3, float64": (
+        lambda: make_env("InvertedDoublePendulum-v5", 3, seed=0),
+        lambda: gaussian_actor(9, 1, dtype=torch.float64),
+        300,
+        3,
     ),
     "make_env": (lambda: make_env("Hopper-v5", 2, seed=3), lambda: gaussian(11, 3), 80, 1),
     "SAME_STEP Pendulum": (  # All episodes end together: TorchRL then resets twice.
