@@ -54,6 +54,7 @@ class MultiBatchSampler(Sampler):
     def __init__(self, frames_per_batch: int) -> None:
         self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
         self._active: tuple[int, ...] | None = None
+        self._mask_length: int | None = None
         self._batch_size = 0
         self.discard_epoch()
 
@@ -69,13 +70,18 @@ class MultiBatchSampler(Sampler):
         """Choose the batches in use; the rest of a running epoch is discarded.
 
         Args:
-            slots: slot numbers, or a boolean tensor ``[slots]``; ``None`` for every stored batch.
+            slots: slot numbers, or a boolean tensor ``[stored batches]``; ``None`` for every
+                stored batch.
 
         Raises:
             TypeError: if a slot is no integer.
-            ValueError: if no slot is in use, or a number is negative or repeated.
+            ValueError: if no slot is in use, a number is negative or repeated, or a tensor is not
+                one-dimensional. A mask of another number of batches than stored raises when
+                sampling.
         """
         self._active = None if slots is None else _slot_numbers(slots)
+        is_mask = isinstance(slots, Tensor) and slots.dtype == torch.bool
+        self._mask_length = len(slots) if slots is not None and is_mask else None
         self.discard_epoch()
 
     @property
@@ -109,7 +115,8 @@ class MultiBatchSampler(Sampler):
         Raises:
             RuntimeError: if the storage is empty, or holds a part of a batch.
             ValueError: if ``batch_size`` does not divide ``frames_per_batch``, changes in the
-                middle of an epoch, or an active slot is not stored.
+                middle of an epoch, an active slot is not stored, or the mask of active slots is of
+                another number of batches.
         """
         if self._epoch is None or self._position == len(self._epoch):
             self._epoch = self._new_epoch(storage, batch_size)
@@ -154,6 +161,11 @@ class MultiBatchSampler(Sampler):
             )
         check_divides("batch_size", batch_size, self.frames_per_batch)
         stored = rows // self.frames_per_batch
+        if self._mask_length not in (None, stored):
+            raise ValueError(
+                f"active slots by a mask of {self._mask_length} while {stored} batches are stored: "
+                f"call set_active with a mask of {stored}, or with slot numbers"
+            )
         slots = range(stored) if self._active is None else self._active
         if slots[-1] >= stored:
             raise ValueError(
@@ -210,6 +222,7 @@ class MultiBatchSampler(Sampler):
             )
         active, epoch = state_dict["active"], state_dict["epoch"]
         self._active = None if active is None else tuple(int(slot) for slot in active)
+        self._mask_length = None
         self._epoch = None if epoch is None else epoch.clone()
         self._position = int(state_dict["position"])
         self._batch_size = int(state_dict["batch_size"])
@@ -347,6 +360,11 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
 
 def _slot_numbers(slots: Sequence[int] | Tensor) -> tuple[int, ...]:
     if isinstance(slots, Tensor):
+        if slots.ndim != 1:
+            raise ValueError(
+                f"slots={slots.tolist()} of shape {tuple(slots.shape)}: give a one-dimensional "
+                "tensor, of slot numbers or of one boolean per stored batch"
+            )
         slots = (slots.nonzero().flatten() if slots.dtype == torch.bool else slots).tolist()
     if any(isinstance(slot, bool) or not isinstance(slot, Integral) for slot in slots):
         raise TypeError(f"slots={slots}: give slot numbers, or a boolean tensor of one per slot")

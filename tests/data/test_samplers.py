@@ -177,7 +177,11 @@ def test_set_active_takes_numbers_or_a_mask(slots: Any, active: tuple[int, ...] 
         ([0.7], TypeError),
         (torch.tensor([0.7]), TypeError),
         ([True, False], TypeError),
-        (torch.tensor([[0, 1]]), TypeError),
+        (torch.tensor([[0, 1]]), ValueError),
+        (torch.tensor(1), ValueError),
+        (torch.tensor(True), ValueError),
+        (torch.tensor([[False, True]]), ValueError),
+        (torch.tensor([[False], [True]]), ValueError),
         (["0"], TypeError),
     ],
 )
@@ -194,6 +198,16 @@ def test_an_active_slot_that_is_not_stored_is_refused() -> None:
     sampler.set_active([0, 2])
     with pytest.raises(ValueError, match=r"active slots \(0, 2\) while 2 batches are stored"):
         sampler.sample(stored(8), 2)
+
+
+@pytest.mark.parametrize("mask", [[False, True], [True, False, False, False]])
+def test_a_mask_of_another_number_of_batches_is_refused(mask: list[bool]) -> None:
+    sampler = AdaptiveMinibatchSampler(4)
+    sampler.set_active(torch.tensor(mask))
+    with pytest.raises(ValueError, match=rf"mask of {len(mask)} while 3 batches are stored"):
+        sampler.sample(stored(12), 2)
+    sampler.set_active([1])
+    assert len(draw_epoch(sampler, stored(12), 2)) == 2
 
 
 def test_what_is_no_storage_of_whole_batches_is_refused() -> None:
