@@ -116,7 +116,8 @@ def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        RunError: if there is no run under one of them.
+        RunError: if there is no run under one of them, or a folder has files of a run and other
+            runs below it.
 
     Examples:
         >>> import tempfile
@@ -136,12 +137,29 @@ def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
                 f"{path} is not there: name a run directory, or a folder of some"
             )
         marked = {mark.parent for name in _MARKS for mark in path.rglob(name)}
-        # A checkpoint inside a run may hold a file of such a name.
-        runs = {run for run in marked if marked.isdisjoint(run.parents)}
-        if not runs:
+        if not marked:
             raise RunError(f"{path} holds no run: none of {list(_MARKS)} is under it")
-        found |= runs
+        for run in sorted(marked):
+            outer = sorted(marked.intersection(run.parents))
+            if not any(_is_in_checkpoint(run, of) for of in outer):
+                _refuse_runs_below(outer, run)
+                found.add(run)
     return sorted(found)
+
+
+def _is_in_checkpoint(path: Path, run: Path) -> bool:
+    """Whether a folder is of a run's checkpoints, which may hold files of such names."""
+    below = path.relative_to(run).parts
+    return len(below) > 1 and below[0] == "checkpoints" and below[1][0].isdigit()
+
+
+def _refuse_runs_below(folders: Iterable[Path], run: Path) -> None:
+    for folder in folders:
+        stray = ", ".join(str(folder / name) for name in _MARKS if (folder / name).exists())
+        raise RunError(
+            f"{stray}: a run's files, in a folder that holds other runs ({run}), where they would "
+            "hide them; remove them, or move them to a folder of their own"
+        )
 
 
 def read_run(path: str | PathLike[str]) -> Run:

@@ -58,6 +58,24 @@ def test_runs_are_found_at_any_depth_and_not_inside_each_other(tmp_path: Path) -
         find_runs([tmp_path / "nowhere"])
 
 
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "episodes.csv.gz"])
+@pytest.mark.parametrize("where", [".", "paper", "paper/Pendulum-v1"])
+def test_a_stray_file_hides_no_runs(tmp_path: Path, name: str, where: str) -> None:
+    write_run(tmp_path)
+    stray = tmp_path / where / name
+    stray.write_text("{}")
+    with pytest.raises(RunError, match="in a folder that holds other runs .*; remove") as caught:
+        find_runs([tmp_path])
+    assert str(caught.value).startswith(f"{stray}: ")
+
+
+def test_a_folder_called_checkpoints_hides_no_runs(tmp_path: Path) -> None:
+    write_run(tmp_path, name="checkpoints/ppo")
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(RunError, match=r"summary\.json: a run's files, in a folder"):
+        find_runs([tmp_path])
+
+
 def compress(file: Path, keep: int | None = None) -> None:
     """Compresses a file, and keeps only the first bytes of the result."""
     packed = gzip.compress(file.read_bytes())

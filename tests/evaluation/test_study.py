@@ -115,6 +115,14 @@ def test_a_damaged_run_is_refused_also_in_part(folder: Path) -> None:
         read_study([folder], partial=True)
 
 
+def test_a_stray_file_is_refused_also_in_part(folder: Path) -> None:
+    stray = folder / "paper/Hopper-v5/summary.json"
+    stray.write_text("{}")
+    for partial in (False, True):
+        with pytest.raises(RunError, match=f"{stray}: a run's files, in a folder"):
+            read_study([folder], partial=partial)
+
+
 def test_unequal_seeds_are_refused_or_left_out(folder: Path) -> None:
     write_run(folder, "ppo", 2, level=9.0)
     with pytest.raises(RunError, match=r"unequal seeds: amber on Hopper-v5 has no seed \[2\]"):
