@@ -26,8 +26,10 @@ class UpdateStep:
     graph: several times faster for small networks, equal up to rounding, and the same every time.
 
     A loss or gradient that is not finite leaves parameters and optimiser state as they were, and so
-    does every later update, until :meth:`raise_if_nonfinite` has raised or :meth:`clear_nonfinite`
-    was called. Compiled, no update waits for the device; eager, each waits once.
+    does every later update until :meth:`clear_nonfinite` is called. State that the loss writes in
+    its own forward pass does change all the same: the statistics of a ``BatchNorm`` in train mode,
+    or the ``beta`` of ``KLPENPPOLoss``. Compiled, no update waits for the device; eager, each waits
+    once.
 
     It reads the keys that the loss reads, and ``index`` where a minibatch has it. Metrics are
     tensors; turning them into numbers is left to the caller. Compiling takes about ten seconds, at
