@@ -2,10 +2,12 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from tensordict.nn import (
 )
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torchrl.modules import IndependentNormal, OneHotCategorical
 
 from amber_trl.collectors._program import Program, same
 from amber_trl.collectors._recorder import (
@@ -30,6 +34,8 @@ from amber_trl.collectors._recorder import (
 
 _logger = logging.getLogger(__name__)
 _PLAIN = (int, float, bool, str, bytes, type(None), Enum, torch.dtype, torch.device)
+_ROW_BY_ROW: frozenset[Any] = frozenset((Normal, Categorical, IndependentNormal, OneHotCategorical))
+"""Distributions whose log-probability has the same bits for a row alone and among others."""
 
 Inputs = Sequence[Tensor]
 
@@ -167,6 +173,10 @@ class FrameActor:
             return
         after = generator_states(self.device)
         try:
+            if any(
+                part._forward_hooks or part._forward_pre_hooks for part in self._policy.modules()
+            ):
+                raise NotStraightError("it has forward hooks, which may do more than torch calls")
             if state != (_attributes(self._policy), _versions(self._policy)):
                 raise NotStraightError("calling it changes its attributes, parameters or buffers")
             if self._program is None or not self._reproduces(inputs, before, after):
@@ -215,7 +225,10 @@ class _LogProb:
 
     @classmethod
     def of(cls, policy: nn.Module) -> "_LogProb | None":
-        """None unless the actor ends by drawing one action from the parameters that it writes."""
+        """None unless the actor ends by drawing one action from parameters that it writes.
+
+        Nor for distributions that need not give the same bits for many frames as for each.
+        """
         if not isinstance(policy, ProbabilisticTensorDictSequential):
             return None
         last = policy[-1]
@@ -223,9 +236,10 @@ class _LogProb:
             return None
         if len(last.log_prob_keys) != 1 or len(last.dist_sample_keys) != 1 or last.num_samples:
             return None
+        if last.distribution_class not in _ROW_BY_ROW:
+            return None
         needed = {*last.in_keys, *last.dist_sample_keys, last.log_prob_key}
-        hooked = any(module._forward_hooks for module in (policy, last))
-        return None if hooked or not needed <= set(policy.out_keys) else cls(last)
+        return cls(last) if needed <= set(policy.out_keys) else None
 
     def __call__(
         self, outputs: dict[NestedKey, Tensor], first: Tensor, batch_size: torch.Size
@@ -261,13 +275,18 @@ def _attributes(module: nn.Module) -> list[object]:
     ]
 
 
-def _identity(value: Any) -> object:
+def _identity(value: Any, within: frozenset[int] = frozenset()) -> object:
+    """The contents of arrays and of containers at any depth; of other objects, which one it is."""
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, dict):
-        return [
-            (key, item if isinstance(item, _PLAIN) else id(item)) for key, item in value.items()
-        ]
-    if isinstance(value, list | tuple | set):
-        return [item if isinstance(item, _PLAIN) else id(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes()
+    if id(value) not in within:
+        within |= {id(value)}
+        if isinstance(value, Mapping):
+            return [(key, _identity(item, within)) for key, item in value.items()]
+        if isinstance(value, list | tuple | set | deque):
+            return [_identity(item, within) for item in value]
+        if isinstance(value, SimpleNamespace):
+            return _identity(vars(value), within)
     return id(value)

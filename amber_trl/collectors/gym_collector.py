@@ -38,8 +38,8 @@ class GymCollector(BaseCollector):
     being computed once per batch, and log-probabilities are evaluated for the whole batch from
     the recorded parameters of the distribution. That the repetition gives the actor's own
     numbers is checked on the first frame of every batch, bit by bit; an actor for which it does
-    not, or that cannot be recorded (it branches on a tensor's values, or changes its own state),
-    is called on every frame, which is slower and right.
+    not, or that cannot be recorded (it branches on a tensor's values, changes its own state, or has
+    forward hooks), is called on every frame, which is slower and right.
 
     It reads the keys that the actor reads, which must be the environment's, and writes those, the
     actor's, ``next``, ``done``, ``terminated``, ``truncated`` and ``("collector", "traj_ids")``.
@@ -50,7 +50,9 @@ class GymCollector(BaseCollector):
     Where it differs from TorchRL's: the actor is used as it is, never copied to another device;
     ``frames_per_batch`` must be a multiple of the environments; after :meth:`set_seed` the first
     observation is that of the seeded reset (TorchRL's is of the reset before); a last batch that
-    exceeds ``total_frames`` is whole, without a warning.
+    exceeds ``total_frames`` is whole, without a warning; what the actor writes into its input
+    beside its ``out_keys`` is left out; an action is recorded as the actor gave it, also if the
+    environment overwrites its array.
 
     Args:
         create_env_fn: a ``torchrl.envs.GymWrapper`` or ``GymEnv`` without transforms, or a
@@ -65,8 +67,9 @@ class GymCollector(BaseCollector):
         exploration_type: how actions are drawn; at random by default.
         storing_device: where batches are put; None leaves them on the CPU.
         capture: False calls the actor on every frame. Needed only if it depends on something
-            besides its input, parameters, buffers, attributes and torch's generators that
-            changes within a batch, such as a clock.
+            that changes within a batch and is none of these: its input, parameters, buffers and
+            torch's generators; its attributes, as far as they are numbers, strings, arrays or
+            containers of these. A clock is not, nor is a counter in a closure or in an object.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
         **unsupported: any other argument of ``torchrl.collectors.Collector`` is refused by name

@@ -1,7 +1,9 @@
 """Which actors are recorded, and that every actor's batches are as if it was called per frame."""
 
 import copy
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,6 +116,35 @@ def _count(self: Any, x: Tensor) -> Tensor:
     return action / self.calls
 
 
+def _count_in(place: str) -> Callable[[Any, Tensor], Tensor]:
+    """Counts calls deep inside an attribute, and acts otherwise from the fifth on."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if place == "dict":
+            self.kept["a"]["calls"] = calls = self.kept["a"]["calls"] + 1
+        elif place == "deque":
+            self.kept.append(0)
+            calls = len(self.kept)
+        elif place == "namespace":
+            self.kept.calls = calls = self.kept.calls + 1
+        else:
+            self.kept[0] += 1
+            calls = int(self.kept[0])
+        action: Tensor = self.inner(x)
+        return action if calls > 5 else -action
+
+    return forward
+
+
+def _hooked() -> TensorDictModule:
+    """An actor whose sign is drawn by a hook, outside torch."""
+    actor = acting(lambda self, x: self.inner(x))
+    actor.module.register_forward_hook(
+        lambda module, args, output: output if np.random.rand() < 0.5 else -output  # noqa: NPY002
+    )
+    return actor
+
+
 def _numpy_noise(self: Any, x: Tensor) -> Tensor:
     action: Tensor = self.inner(x)
     return action + float(np.random.normal())  # noqa: NPY002
@@ -171,6 +202,17 @@ CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
     "branch on the observation": (acting(_branch_on_observation), "looks at the values"),
     "shape that depends on values": (acting(_count_positive), "depends on values"),
     "counter": (acting(_count, calls=0), "changes its attributes"),
+    "counter in a dict in a dict": (
+        acting(_count_in("dict"), kept={"a": {"calls": 0}}),
+        "changes its attributes",
+    ),
+    "counter in a deque": (acting(_count_in("deque"), kept=deque()), "changes its attributes"),
+    "counter in a namespace": (
+        acting(_count_in("namespace"), kept=SimpleNamespace(calls=0)),
+        "changes its attributes",
+    ),
+    "counter in an array": (acting(_count_in("array"), kept=np.zeros(1)), "changes its attributes"),
+    "forward hooks": (_hooked(), "forward hooks"),
     "batch norm in train mode": (
         acting(
             lambda self, x: self.norm(self.inner(x).expand(2, 1))[0] + self.inner(x),

@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.envs import EnvBase, ExplorationType
+from torchrl.modules import ProbabilisticActor
 
 from amber_trl.collectors import GymCollector
 from amber_trl.collectors._actor import FrameActor
@@ -107,7 +108,12 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], TensorDictModuleBase]
         2,
     ),
     # Frames whose sizes are no multiples of 64 bytes, on which matrix products may depend.
-    "Acrobot 3": (lambda: make_env("Acrobot-v1", 3, seed=0), lambda: categorical_actor(6, 3), 300, 0),
+    "Acrobot 3": (
+        lambda: make_env("Acrobot-v1", 3, seed=0),
+        lambda: categorical_actor(6, 3),
+        300,
+        0,
+    ),
     "InvertedDoublePendulum 3, float64": (
         lambda: make_env("InvertedDoublePendulum-v5", 3, seed=0),
         lambda: gaussian_actor(9, 1, dtype=torch.float64),
@@ -172,9 +178,12 @@ def test_calling_the_actor_on_every_frame_changes_nothing() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("action_size", [1, 2, 3, 7, 8, 9, 17, 33])
-def test_log_probabilities_are_the_actors_own(num_envs: int, action_size: int) -> None:
-    """They are evaluated for the batch at once, so vectorised differently than per frame."""
-    actor = state_dependent(5, action_size)
+@pytest.mark.parametrize("make", [state_dependent, squashed])
+def test_log_probabilities_are_the_actors_own(
+    make: Callable[[int, int], ProbabilisticActor], num_envs: int, action_size: int
+) -> None:
+    """Also where they are evaluated for the batch at once, so vectorised differently."""
+    actor = make(5, action_size)
     frames = FrameActor(actor, "action", torch.Size([num_envs]), capture=True)
     rows = torch.randn(37, num_envs, 5)
     with torch.no_grad():
