@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         reference_returns,
     )
     from amber_trl.evaluation.report import plot_runs, write_report
-    from amber_trl.evaluation.runs import Run, RunError, UnfinishedRunError, find_runs, read_run
+    from amber_trl.evaluation.run_files import RunError, UnfinishedRunError
+    from amber_trl.evaluation.runs import Run, find_runs, read_run
     from amber_trl.evaluation.statistics import (
         Estimate,
         average_normalized_scores,
@@ -57,7 +58,8 @@ _MODULES = {
     "ledger_figures": ("active_batches", "minibatch_ratios", "ratio_by_age"),
     "report": ("plot_runs", "write_report"),
     "references": ("paper_average_normalized_scores", "paper_task_scores", "reference_returns"),
-    "runs": ("Run", "RunError", "UnfinishedRunError", "find_runs", "read_run"),
+    "run_files": ("RunError", "UnfinishedRunError"),
+    "runs": ("Run", "find_runs", "read_run"),
     "statistics": (
         "Estimate",
         "average_normalized_scores",

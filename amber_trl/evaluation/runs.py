@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from amber_trl.evaluation.run_files import (
+    RunError,
+    UnfinishedRunError,
+    read_config,
+    read_summary,
+    read_table,
+    read_versions,
+    table_file,
+)
 from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
 from amber_trl.evaluation.setups import Setup
 
@@ -23,28 +31,9 @@ _EPISODE_TYPES = {
     "terminated": np.int64,
     "truncated": np.int64,
 }
+_ITERATION_TYPES = {"frames": np.int64, "active_batches": np.int64}
+_LEDGER = ("importance_ratio", "staleness", "active")
 _MARKS = ("config.json", "summary.json", "episodes.csv", "episodes.csv.gz")
-_NEEDED = ("env_id", "protocol", "seed", "total_frames", "frames_per_batch")
-
-
-class RunError(ValueError):
-    """A run, or a set of runs, cannot be evaluated; the message names the run.
-
-    Examples:
-        >>> from amber_trl.evaluation import RunError
-        >>> issubclass(RunError, ValueError)
-        True
-    """
-
-
-class UnfinishedRunError(RunError):
-    """A run has not ended, or was ended before its time.
-
-    Examples:
-        >>> from amber_trl.evaluation import RunError, UnfinishedRunError
-        >>> issubclass(UnfinishedRunError, RunError)
-        True
-    """
 
 
 @dataclass(frozen=True)
@@ -173,93 +162,53 @@ def read_run(path: str | PathLike[str]) -> Run:
 
     Raises:
         UnfinishedRunError: if it has no summary, or was interrupted.
-        RunError: if a file is missing, cannot be read, or does not agree with the others (the
-            number of episodes, the frames, the final score, the versions).
+        RunError: if a file is missing, cannot be read, holds what no run leaves, or does not agree
+            with the others (the number of episodes, the frames, the scores, the versions).
 
     Examples:
         >>> from amber_trl.evaluation import read_run
         >>> read_run("runs/nothing-here")
         Traceback (most recent call last):
             ...
-        amber_trl.evaluation.runs.UnfinishedRunError: runs/nothing-here: no config.json...
+        amber_trl.evaluation.run_files.UnfinishedRunError: runs/nothing-here: no config.json...
     """
     path = Path(path)
-    config = _read_json(path, "config.json")
-    summary = _read_json(path, "summary.json")
-    if summary.get("interrupted"):
+    config, summary = read_config(path), read_summary(path)
+    if summary["interrupted"]:
         raise UnfinishedRunError(
-            f"{path}: interrupted after {summary.get('frames')} frames; finish it, or remove it"
+            f"{path}: interrupted after {summary['frames']} frames; finish it, or remove it"
         )
-    try:
-        setup = Setup.from_config(config)
-        lacking = [name for name in _NEEDED if name not in config]
-    except KeyError as error:
-        lacking = [error.args[0]]
-    except ValueError as error:
-        raise RunError(f"{path}: config.json has {error}") from error
-    if lacking:
-        raise RunError(f"{path}: config.json lacks {lacking}: it is not of the main recipe")
     run = Run(
         path,
         config,
-        _read_json(path, "versions.json"),
+        read_versions(path),
         summary,
-        setup,
-        _read_table(path, "episodes", _EPISODE_TYPES),
-        _read_table(path, "iterations", {"frames": np.int64}),
+        Setup.from_config(config),
+        read_table(table_file(path, "episodes"), _EPISODE_TYPES),
+        read_table(table_file(path, "iterations"), _ITERATION_TYPES),
     )
     _check_agreement(run)
     return run
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        contents = json.loads((path / name).read_text())
-    except FileNotFoundError as error:
-        raise UnfinishedRunError(
-            f"{path}: no {name}, so the run has not ended, or was killed; finish it, or remove it"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: {name} cannot be read ({error})") from error
-    if not isinstance(contents, dict):
-        raise RunError(f"{path}: {name} holds no object")
-    return contents
-
-
-def _read_table(path: Path, name: str, types: Mapping[str, Any]) -> pd.DataFrame:
-    files = [file for end in ("csv", "csv.gz") if (file := path / f"{name}.{end}").exists()]
-    if len(files) != 1:
-        found = (
-            "both, plain and compressed: remove one" if files else "neither plain nor compressed"
-        )
-        raise RunError(f"{path}: {name}.csv is there {found}")
-    try:
-        table = pd.read_csv(files[0], dtype=dict(types))
-    except (OSError, EOFError, ValueError) as error:
-        raise RunError(f"{files[0]}: cut off or damaged ({error})") from error
-    if lacking := [column for column in types if column not in table]:
-        raise RunError(f"{files[0]}: no column {lacking}")
-    return table
-
-
 def _check_agreement(run: Run) -> None:
     config, summary, episodes = run.config, run.summary, run.episodes
-    frames, every = summary.get("frames"), config["frames_per_batch"]
+    frames, every = summary["frames"], config["frames_per_batch"]
     last = 0 if run.iterations.empty else run.iterations["frames"].iloc[-1]
     _check(run, "iterations end at frame", last, frames, "summary.json says")
     _check(run, "iterations", len(run.iterations) * every, frames, "frames, summary.json says")
-    _check(run, "episodes", len(episodes), summary.get("episodes"), "rows, summary.json says")
+    _check(run, "episodes", len(episodes), summary["episodes"], "rows, summary.json says")
     if frames < config["total_frames"]:
         raise UnfinishedRunError(
             f"{run.path}: {frames} of {config['total_frames']} frames; finish it"
         )
     if not len(episodes):
         raise RunError(f"{run.path}: no episode finished, so there is no score; train for longer")
-    if not np.isfinite(episodes["return"]).all():
-        raise RunError(f"{run.path}: a return in episodes.csv is not finite")
-    _check(run, "versions.json", run.versions, summary.get("versions"), "and summary.json")
+    _check_iterations(run)
+    _check_episodes(run)
+    _check(run, "versions.json", run.versions, summary["versions"], "and summary.json")
     for score in ("final_score", "speed_score"):
-        stated, computed = summary.get(score), getattr(run, score)
+        stated, computed = summary[score], getattr(run, score)
         if stated is None or not np.isclose(stated, computed, rtol=1e-9, atol=0):
             raise RunError(
                 f"{run.path}: summary.json says {score}={stated}, its episodes give {computed}: "
@@ -270,3 +219,39 @@ def _check_agreement(run: Run) -> None:
 def _check(run: Run, what: str, found: Any, stated: Any, by: str) -> None:
     if found != stated:
         raise RunError(f"{run.path}: {what} {found}, {by} {stated}: the files are not of one run")
+
+
+def _check_iterations(run: Run) -> None:
+    table, every, most = run.iterations, run.config["frames_per_batch"], run.setup.num_batches
+    columns = (f"{name}_{age}" for age in range(most) for name in _LEDGER)
+    if lacking := next((column for column in columns if column not in table), None):
+        _refuse_table(run, "iterations", f"no column {lacking}, and num_batches={most}")
+    if (beyond := f"active_{most}") in table:
+        _refuse_table(run, "iterations", f"a column {beyond}, and num_batches={most}")
+    frames, active = table["frames"].to_numpy(), table["active_batches"].to_numpy()
+    expected = every * np.arange(1, len(table) + 1)
+    for row in np.flatnonzero(frames != expected)[:1]:
+        found = f"frames={frames[row]} in row {row + 1}, where {expected[row]} is due"
+        _refuse_table(run, "iterations", f"{found}, as frames_per_batch={every}")
+    for row in np.flatnonzero((active < 1) | (active > most))[:1]:
+        found = f"active_batches={active[row]} at frame {frames[row]}"
+        _refuse_table(run, "iterations", f"{found}, not from 1 to num_batches={most}")
+
+
+def _check_episodes(run: Run) -> None:
+    frames, last = run.episodes["frame"].to_numpy(), run.summary["frames"]
+    if not np.isfinite(run.episodes["return"]).all():
+        _refuse_table(run, "episodes", "a return that is not finite")
+    for row in np.flatnonzero((frames < 1) | (frames > last))[:1]:
+        found = f"frame={frames[row]} in row {row + 1}"
+        _refuse_table(run, "episodes", f"{found}, not from 1 to the run's last, {last}")
+    for row in np.flatnonzero(np.diff(frames) <= 0)[:1]:
+        found = f"frame={frames[row + 1]} in row {row + 2} after {frames[row]}"
+        _refuse_table(run, "episodes", f"{found}, where frames ascend")
+
+
+def _refuse_table(run: Run, name: str, what: str) -> NoReturn:
+    raise RunError(
+        f"{table_file(run.path, name)}: {what}: the table is damaged, or of another run; restore "
+        "it, or remove the run"
+    )

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from amber_trl.evaluation.runs import Run, RunError, UnfinishedRunError, find_runs, read_run
+from amber_trl.evaluation.run_files import RunError, UnfinishedRunError
+from amber_trl.evaluation.runs import Run, find_runs, read_run
 from amber_trl.evaluation.setups import Setup
 
 # What a table shows in its columns, and what changes no result.

@@ -2,10 +2,13 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from amber_trl.evaluation import RunError, UnfinishedRunError, find_runs, read_run
@@ -64,7 +67,7 @@ def test_a_stray_file_hides_no_runs(tmp_path: Path, name: str, where: str) -> No
     write_run(tmp_path)
     stray = tmp_path / where / name
     stray.write_text("{}")
-    with pytest.raises(RunError, match="in a folder that holds other runs .*; remove") as caught:
+    with pytest.raises(RunError, match=r"in a folder that holds other runs .*; remove") as caught:
         find_runs([tmp_path])
     assert str(caught.value).startswith(f"{stray}: ")
 
@@ -130,10 +133,16 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def edit_away(run: Path, name: str) -> None:
-    config = json.loads((run / "config.json").read_text())
-    del config[name]
-    (run / "config.json").write_text(json.dumps(config))
+def edit_away(run: Path, name: str, file: str = "config.json") -> None:
+    contents = json.loads((run / file).read_text())
+    del contents[name]
+    (run / file).write_text(json.dumps(contents))
+
+
+def edit_cell(file: Path, row: int, column: str, value: float) -> None:
+    table = pd.read_csv(file)
+    table.loc[row, column] = value
+    table.to_csv(file, index=False)
 
 
 @pytest.mark.parametrize("fault", [*UNFINISHED, *DAMAGED])
@@ -153,3 +162,134 @@ def test_a_run_without_an_episode_is_refused(tmp_path: Path) -> None:
     edit(run / "summary.json", episodes=0, final_score=None, speed_score=None)
     with pytest.raises(RunError, match="no episode finished"):
         read_run(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        *(("config.json", name) for name in ("num_envs", "time_limits", "seed", "clip_epsilon")),
+        *(("summary.json", name) for name in ("seconds", "frames", "interrupted", "versions")),
+    ],
+)
+def test_a_missing_field_is_named(tmp_path: Path, file: str, field: str) -> None:
+    run = write_run(tmp_path)
+    edit_away(run, field, file)
+    with pytest.raises(RunError, match=re.escape(f"{run / file} lacks ['{field}']")):
+        read_run(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "rule"),
+    [
+        ("config.json", "total_frames", "1000000", "a whole number of at least 1"),
+        ("config.json", "total_frames", 1e6, "a whole number of at least 1"),
+        ("config.json", "frames_per_batch", None, "a whole number of at least 1"),
+        ("config.json", "frames_per_batch", 0, "a whole number of at least 1"),
+        ("config.json", "num_batches", True, "a whole number of at least 1"),
+        ("config.json", "seed", "0", "a whole number of at least 0"),
+        ("config.json", "seed", [0], "a whole number of at least 0"),
+        ("config.json", "seed", 0.5, "a whole number of at least 0"),
+        ("config.json", "env_id", ["a"], "text"),
+        ("config.json", "protocol", None, "one of ['default', 'paper']"),
+        ("config.json", "protocol", "../paper", "one of ['default', 'paper']"),
+        ("config.json", "setup", ["ppo"], "one of ['ppo', 'mber', 'amber']"),
+        ("config.json", "clip_epsilon", "0.3", "a finite number"),
+        ("config.json", "learning_rate", 10**400, "a finite number"),
+        ("config.json", "drop_factor", "0.1", 'a finite number, "inf" or null'),
+        ("config.json", "scale_minibatch", 1, "true or false"),
+        ("summary.json", "final_score", "x", "a finite number, or null"),
+        ("summary.json", "speed_score", float("nan"), "a finite number, or null"),
+        ("summary.json", "seconds", "1", "a finite number"),
+        ("summary.json", "frames", None, "a whole number of at least 0"),
+        ("summary.json", "interrupted", "no", "true or false"),
+        ("summary.json", "versions", [], "an object"),
+        ("versions.json", "torch", 2, "text"),
+    ],
+)
+def test_a_field_that_no_run_leaves_is_refused_with_its_rule(
+    tmp_path: Path, file: str, field: str, value: Any, rule: str
+) -> None:
+    run = write_run(tmp_path)
+    edit(run / file, **{field: value})
+    with pytest.raises(RunError) as caught:
+        read_run(run)
+    said = str(caught.value)
+    assert said.startswith(f"{run / file}: {field}=")
+    assert said.endswith(f"it must be {rule}; make the run anew, or remove it")
+
+
+def test_a_batch_is_kept_whatever_its_staleness(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "amber", drop_factor="inf")
+    assert read_run(run).setup.name == "amber_dropinf"
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value", "message"),
+    [
+        (4, "frames", 400, "frames=400 in row 5, where 500 is due, as frames_per_batch=100"),
+        (0, "frames", 0, "frames=0 in row 1, where 100 is due"),
+        (4, "active_batches", 0, "active_batches=0 at frame 500, not from 1 to num_batches=8"),
+        (4, "active_batches", 9, "active_batches=9 at frame 500"),
+    ],
+)
+def test_iterations_that_no_run_logs_are_refused(
+    tmp_path: Path, row: int, column: str, value: int, message: str
+) -> None:
+    table = write_run(tmp_path, "amber") / "iterations.csv"
+    edit_cell(table, row, column, value)
+    with pytest.raises(RunError, match=re.escape(f"{table}: {message}")):
+        read_run(table.parent)
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "message"),
+    [
+        (0, 0, "frame=0 in row 1, not from 1 to the run's last, 1000"),
+        (49, 1001, "frame=1001 in row 50, not from 1"),
+        (7, 20, "frame=20 in row 8 after 140, where frames ascend"),
+        (7, 140, "frame=140 in row 8 after 140, where frames ascend"),
+    ],
+)
+def test_episodes_that_no_run_logs_are_refused(
+    tmp_path: Path, row: int, value: int, message: str
+) -> None:
+    table = write_run(tmp_path) / "episodes.csv"
+    edit_cell(table, row, "frame", value)
+    with pytest.raises(RunError, match=re.escape(f"{table}: {message}")):
+        read_run(table.parent)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("active_", "used_", r"no column ['active_batches']"),
+        ("active_7", "used_7", "no column active_7, and num_batches=8"),
+        ("staleness_0", "age_0", "no column staleness_0, and num_batches=8"),
+        ("0.05", "small", "columns ['mean_abs_deviation'] hold something else than numbers"),
+    ],
+)
+def test_a_ledger_that_no_run_logs_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    table = write_run(tmp_path, "amber") / "iterations.csv"
+    table.write_text(table.read_text().replace(old, new))
+    with pytest.raises(RunError, match=re.escape(f"{table}: {message}")):
+        read_run(table.parent)
+
+
+def test_more_batches_than_the_configuration_has_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "amber")
+    edit(run / "config.json", num_batches=7)
+    with pytest.raises(RunError, match="a column active_7, and num_batches=7"):
+        read_run(run)
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    table = write_run(tmp_path) / "episodes.csv"
+    compress(table)
+    packed = table.with_name("episodes.csv.gz")
+    contents = bytearray(packed.read_bytes())
+    contents[20:60] = bytes(40)
+    packed.write_bytes(contents)
+    with pytest.raises(RunError, match=r"episodes\.csv\.gz: cut off or damaged"):
+        read_run(table.parent)
