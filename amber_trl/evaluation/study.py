@@ -172,8 +172,8 @@ def read_study(paths: Iterable[str | PathLike[str]], *, partial: bool = False) -
     Raises:
         FileNotFoundError: if a path does not exist.
         RunError: if there is no (finished) run; one is unfinished or damaged; two are the same
-            task, setup and seed; or the runs of a protocol differ in a version, or in a setting
-            that no column shows.
+            task, setup and seed, or one is a copy of another seed's; or the runs of a protocol
+            differ in a version, or in a setting that no column shows.
 
     Examples:
         >>> from amber_trl.evaluation import read_study
@@ -195,6 +195,7 @@ def read_study(paths: Iterable[str | PathLike[str]], *, partial: bool = False) -
     by_protocol = _by_protocol(runs)
     settings = {protocol: _shared_settings(own) for protocol, own in by_protocol.items()}
     versions = {protocol: _shared_versions(own) for protocol, own in by_protocol.items()}
+    _refuse_copies(runs)
     setups = {run.setup.name: run.setup for run in sorted(runs, key=lambda run: run.setup.rank)}
     return Study(
         _table(runs, _scores),
@@ -305,6 +306,25 @@ def _refuse_duplicates(runs: Sequence[Run]) -> None:
         if label in seen:
             raise RunError(f"{run.path} and {seen[label]} are the same run {label}; remove one")
         seen[label] = run.path
+
+
+def _refuse_copies(runs: Sequence[Run]) -> None:
+    """Refuses a run that stands under two seeds.
+
+    Equal episodes alone prove nothing: where no return but one is ever reached, they are all alike.
+    """
+    cells: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        labels = run.labels
+        seed = labels.pop("seed")
+        for other in cells.setdefault(tuple(labels.values()), []):
+            if run.episodes.equals(other.episodes) and run.iterations.equals(other.iterations):
+                raise RunError(
+                    f"{other.path} and {run.path}: the seeds {other.labels['seed']} and {seed} "
+                    "have the same episodes and iterations, so one is a copy; remove the copy, and "
+                    "make that seed's run"
+                )
+        cells[tuple(labels.values())].append(run)
 
 
 def _refuse_unequal_seeds(runs: pd.DataFrame) -> None:

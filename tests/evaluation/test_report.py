@@ -129,7 +129,7 @@ def test_bad_input_is_one_line(
     if fault in ("unfinished", "unequal"):
         write_study(study, {("Hopper-v5", s): [1.0, 2.0] for s in ("ppo", "amber")})
     if fault == "unequal":
-        write_run(study, "ppo", 2, task="Hopper-v5")
+        write_run(study, "ppo", 2, task="Hopper-v5", level=3.0)
     if fault == "unfinished":
         (study / "paper/Hopper-v5/ppo-seed0/summary.json").unlink()
     if fault == "nowhere":

@@ -1,5 +1,6 @@
 """Tidy tables of many runs, and refusals of what cannot stand in one table."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,23 @@ def test_the_same_run_twice_is_refused(folder: Path) -> None:
         read_study([folder])
 
 
+def test_a_run_copied_under_another_seed_is_refused(folder: Path) -> None:
+    task = folder / "paper/Hopper-v5"
+    shutil.copytree(task / "ppo-seed1", task / "ppo-seed2")
+    edit(task / "ppo-seed2/config.json", seed=2)
+    for partial in (False, True):
+        with pytest.raises(RunError, match="seeds 1 and 2 have the same episodes") as caught:
+            read_study([folder], partial=partial)
+        assert f"{task / 'ppo-seed1'} and {task / 'ppo-seed2'}: " in str(caught.value)
+
+
+def test_seeds_that_reach_the_same_return_throughout_are_no_copies(folder: Path) -> None:
+    run = write_run(folder, "ppo", 2, task="Hopper-v5", level=20.0)
+    table = run / "iterations.csv"
+    table.write_text(table.read_text().replace(",0.05,", ",0.06,"))
+    assert len(read_study([folder]).runs) == 9
+
+
 def test_an_unfinished_run_is_refused_or_told(folder: Path) -> None:
     run = folder / "paper/Hopper-v5/ppo-seed1"
     (run / "summary.json").unlink()
@@ -135,7 +153,7 @@ def test_unequal_seeds_are_refused_or_left_out(folder: Path) -> None:
 
 def test_a_missing_task_is_refused_or_left_out(folder: Path) -> None:
     for seed in (0, 1):
-        write_run(folder, "ppo", seed, task="Swimmer-v5")
+        write_run(folder, "ppo", seed, task="Swimmer-v5", level=seed)
     study = read_study([folder])
     with pytest.raises(RunError, match="no run of amber on Swimmer-v5"):
         study.select("paper", ["ppo", "amber"], all_tasks=True)
