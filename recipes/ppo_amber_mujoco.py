@@ -40,6 +40,7 @@ from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
+from tqdm import tqdm
 
 from amber_trl.collectors import GymCollector
 from amber_trl.data import (
@@ -83,7 +84,8 @@ class Config:
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Seeds networks, environments, actions and minibatches."""
     total_frames: Annotated[int | None, Range(1)] = None
-    """Frames to train for, towards which everything is annealed (1 000 000; smoke: 2560)."""
+    """Frames to train for, towards which everything is annealed; the last batch is made whole
+    (1 000 000; smoke: 2560)."""
     device: str = "cpu"
     """Torch device of networks and storage."""
     collector: Literal["fast", "torchrl"] | None = None
@@ -460,7 +462,10 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         },
     )
     with log, StopOnInterrupt() as stop, ExitStack() as stack:
-        earlier = [] if config.resume is None else restore(checkpoints, run, log, collection)
+        earlier: Sequence[str] = []
+        if config.resume is not None:
+            earlier = restore(checkpoints, run, log, collection)
+            tqdm.write(f"resumed after {log.recorder.frames} of {total} frames", file=sys.stdout)
         exactness = partial(describe_exactness, config, collection, earlier)
         summary: dict[str, Any] = {}
 
@@ -539,10 +544,15 @@ def main() -> int:
     ) as error:
         sys.exit(f"error: {error}")
     try:
-        stopped_by = learn(*opened)["stopped_by"]
+        summary = learn(*opened)
     except (CheckpointError, NonFiniteError, OSError) as error:
         sys.exit(f"error: {error}")
-    return 128 + signal.Signals[stopped_by] if stopped_by else 0
+    stopped_by, frames, run_dir = summary["stopped_by"], summary["frames"], opened[0].run_dir
+    if stopped_by:
+        sys.stdout.write(f"stopped after {frames} frames; go on with --resume {run_dir}\n")
+        return 128 + signal.Signals[stopped_by]
+    sys.stdout.write(f"final score {summary['final_score']:.4g} after {frames} frames: {run_dir}\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -103,7 +103,8 @@ class RunDirectory:
         if held and not overwrite:
             raise FileExistsError(
                 f"run directory {self.path} already holds a run ({held[0].name}): name another "
-                "directory, or overwrite it (overwrite=True, --overwrite in a recipe)"
+                "directory, go on with that run (resume=True, --resume in the main recipe), or "
+                "overwrite it (overwrite=True, --overwrite in a recipe)"
             )
         logger = _tensorboard_logger(self.path) if tensorboard else None
         self.path.mkdir(parents=True, exist_ok=True)

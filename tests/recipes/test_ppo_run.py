@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,10 +36,11 @@ def _train(ppo: ModuleType, run_dir: Path, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A smoke run of another process, and what it showed."""
+    """A smoke run of another process, and what it showed while it ran."""
     parent = tmp_path_factory.mktemp("smoke")
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--run-dir", "run"]
     done = subprocess.run(command, cwd=parent, check=True, capture_output=True, text=True)
+    assert re.search(r"^final score -\d+(\.\d+)? after 2560 frames: run$", done.stdout, re.MULTILINE)
     return parent / "run", done.stderr
 
 
@@ -201,15 +203,17 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1"]
     command += ["--total-frames", "1000000", "--compile", "off", "--run-dir", str(run_dir)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ})
     table, deadline = run_dir / "iterations.csv", time.monotonic() + 120
     while not table.exists() or table.read_text().count("\n") < 3:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, shown = process.communicate(timeout=60)
+    told, shown = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert f"go on with --resume {run_dir}" in told
     assert "Traceback" not in shown
     rows = _rows(run_dir, "iterations")
     summary = json.loads((run_dir / "summary.json").read_text())
