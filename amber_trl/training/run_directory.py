@@ -250,6 +250,8 @@ class RunDirectory:
     def rewind(self, positions: Mapping[str, Mapping[str, Any]], frames: int) -> None:
         """Takes the tables back to where they were, so that no row is missing or there twice.
 
+        Removes ``policy.pt`` and ``summary.json``, which an end before this one left.
+
         Args:
             positions: what :meth:`positions` returned.
             frames: frames of the training at that time; TensorBoard drops what came later.
@@ -261,6 +263,8 @@ class RunDirectory:
             table.check(positions[table.path.name])
         for table in self._tables:
             table.truncate(positions[table.path.name]["bytes"])
+        for name in ("policy.pt", "summary.json"):
+            (self.path / name).unlink(missing_ok=True)
         if self._logger is not None:
             writer = self._logger.experiment
             writer.purge_step = frames + 1

@@ -157,9 +157,12 @@ def test_a_resumed_run_has_no_row_twice_and_none_missing(tmp_path: Path) -> None
         _write(run, 8)
         positions = run.positions()
         _write(run, 16)
+        run.save_policy({})
+        run.write_summary({"interrupted": True})
         whole = _tables(tmp_path)
     with RunDirectory(tmp_path, resume=True) as run:
         run.rewind(positions, frames=8)
+        assert not list(tmp_path.glob("policy.pt")) + list(tmp_path.glob("summary.json"))
         assert run.read_config() == {"seed": 1}
         assert run.read_episodes() == [Episode(8, 8.1, 3, False, True)]
         assert run.positions() == positions
