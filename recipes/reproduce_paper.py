@@ -9,9 +9,10 @@
 Each run has its directory, STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with a log.txt beside what the
 main recipe leaves. The command can be given again and again: finished runs are left alone,
 interrupted ones go on from their last checkpoint, or start anew where they have none. A run that
-fails is reported with its log, and the others go on. One whose process is killed is tried again.
-Ctrl-C or SIGTERM ends the runs after their iteration. Exit codes: 0 all finished, 1 some failed,
-130 interrupted. Should this process itself be killed, its runs go on to their end, and no other
+fails is reported with its log, one with a damaged file with that file, and the others go on. One
+whose process is killed is tried again.
+Ctrl-C or SIGTERM ends the runs after their iteration. Exit codes: 0 all finished, 1 some failed or
+damaged, 130 interrupted. Should this process itself be killed, its runs go on to their end, and no other
 process can take their directories meanwhile.
 
 A setup is ppo, mber (two batches) or amber (eight), and after it what differs: _l4 (batches),
@@ -188,13 +189,19 @@ def _report(job: Job, problem: str | None, again: bool, progress: Progress) -> s
     if problem is not None:
         became, text = "again" if again else "failed", f"{problem}; see {job.run_dir / runs.LOG}"
     elif (became := runs.state(job)) == "finished":
-        found = runs.summary(job)
-        scores = f"final {found['final_score']:.6g}, speed {found['speed_score']:.6g}"
-        text = f"{scores}, in {tqdm.format_interval(found['seconds'])}"
+        text = _result(runs.summary(job) or {})
     else:
         text = f"stopped at {runs.frames(job)} frames"
     progress.line(job, became, text)
     return became
+
+
+def _result(summary: Mapping[str, Any]) -> str:
+    scores = []
+    for name in ("final", "speed"):
+        score = summary[f"{name}_score"]
+        scores.append(f"{name} -" if score is None else f"{name} {score:.6g}")
+    return f"{', '.join(scores)}, in {tqdm.format_interval(summary['seconds'])}"
 
 
 def main() -> int:
@@ -202,8 +209,8 @@ def main() -> int:
     config = tyro.cli(Config, description=__doc__)
     try:
         found = grid(config)
-        states = {job.name: runs.state(job) for job in found}
-        todo = [job for job in found if states[job.name] != "finished"]
+        states = {job.name: _state(job) for job in found}
+        todo = [job for job in found if states[job.name] not in ("finished", "damaged")]
         if config.dry_run or config.archive is not None or not todo:
             return _only_look(config, found, states)
         pool = make_pool(config)
@@ -223,7 +230,17 @@ def main() -> int:
     _say(_words(became))
     if "failed" in became.values():
         return 1
-    return 0 if set(became.values()) == {"finished"} else 130
+    if set(became.values()) != {"finished"}:
+        return 130
+    return 1 if "damaged" in states.values() else 0
+
+
+def _state(job: Job) -> runs.State:
+    try:
+        return runs.state(job)
+    except runs.DamagedRunError as error:
+        _say(f"damaged: {job.name}: {error}")
+        return "damaged"
 
 
 def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) -> int:
@@ -237,7 +254,7 @@ def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) 
                 _say(f"left out, as it is {word}: {name}")
         _say(f"{size / 1e6:.1f} MB of finished runs in {config.archive}")
     _say(f"{len(found)} runs in {config.study}: {_words(states)}")
-    return 0
+    return 1 if "damaged" in states.values() else 0
 
 
 def _words(states: Mapping[str, str]) -> str:

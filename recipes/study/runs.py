@@ -24,17 +24,30 @@ LOG = "log.txt"
 """What a run said on its standard output and error, attempt after attempt."""
 _LOCK = "run.lock"
 _BEGUN = "# begun "
+_WAY_OUT = "remove that run"
+# What is read of a summary, and what it may be.
+_SUMMARY: dict[str, tuple[Any, str]] = {
+    "interrupted": (bool, "true or false"),
+    "final_score": (int | float | None, "a number or null"),
+    "speed_score": (int | float | None, "a number or null"),
+    "seconds": (int | float, "a number"),
+}
 # Options that say where and how a run is made, and not what it computes.
 _INCIDENTAL = {"run_dir", "overwrite", "checkpoint_interval", "resume", "progress", "tensorboard"}
 _INCIDENTAL |= {"num_threads", "compiled"}
 
-State = Literal["new", "interrupted", "finished"]
+State = Literal["new", "interrupted", "finished", "damaged"]
+
+
+class DamagedRunError(ValueError):
+    """A file of a run is not as a run leaves it; the message names the file and the way out."""
 
 
 def state(job: Job) -> State:
     """What has become of a run, by its files.
 
     Raises:
+        DamagedRunError: if one of them cannot be used.
         ValueError: if its directory holds a run that was made with other options.
     """
     directory = job.run_dir
@@ -48,18 +61,33 @@ def state(job: Job) -> State:
                 f"{directory} holds a run with {name}={made[name]!r}, and {wanted[name]!r} is "
                 "asked for: name another study directory, or remove that run"
             )
-    summary = _read(directory / "summary.json")
-    done = summary is not None and summary["interrupted"] is False
+    found = summary(job)
+    done = found is not None and not found["interrupted"]
     return "finished" if done and frames(job) >= job.total_frames else "interrupted"
 
 
-def summary(job: Job) -> dict[str, Any]:
-    """What a finished run's ``summary.json`` says."""
-    return _read(job.run_dir / "summary.json") or {}
+def summary(job: Job) -> dict[str, Any] | None:
+    """What a run's ``summary.json`` says; None if there is none.
+
+    Raises:
+        DamagedRunError: if it does not say what every run's does.
+    """
+    path = job.run_dir / "summary.json"
+    found = _read(path)
+    if found is None:
+        return None
+    for name, (kinds, words) in _SUMMARY.items():
+        if not isinstance(found.get(name, ...), kinds):
+            said = repr(found[name]) if name in found else "not there"
+            raise DamagedRunError(f"{path}: {name} is {said}, and must be {words}: {_WAY_OUT}")
+    return found
 
 
 def frames(job: Job, since: float = 0.0) -> int:
-    """Frames that a run has logged so far; 0 if its table is older than ``since`` (a time)."""
+    """Frames that a run has logged so far, by the last row of its table.
+
+    0 if the table is older than ``since`` (a time), or that row is damaged.
+    """
     try:
         with (job.run_dir / "iterations.csv").open("rb") as table:
             if os.fstat(table.fileno()).st_mtime < since:
@@ -69,7 +97,9 @@ def frames(job: Job, since: float = 0.0) -> int:
             lines = table.read().split(b"\n")[1:-1]  # whole lines; the first is the header at most
     except FileNotFoundError:
         return 0
-    return int(lines[-1].partition(b",")[0]) if lines else 0
+    rows = [line for line in lines if line.strip()]
+    last = rows[-1].partition(b",")[0] if rows else b""
+    return int(last) if last.isdigit() else 0
 
 
 def can_resume(job: Job) -> bool:
@@ -109,11 +139,14 @@ def make(job: Job) -> str | None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return dict(json.loads(path.read_text()))
+        contents = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}): remove that run") from error
+    except (OSError, ValueError) as error:
+        raise DamagedRunError(f"{path} is no JSON ({error}): {_WAY_OUT}") from error
+    if not isinstance(contents, dict):
+        raise DamagedRunError(f"{path} holds no object: {_WAY_OUT}")
+    return contents
 
 
 @contextmanager

@@ -206,6 +206,62 @@ def test_a_damaged_file_is_named(recipe: ModuleType, finished: Any, tmp_path: Pa
         _module(recipe, "runs").state(dataclasses.replace(finished, config=config))
 
 
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "holds no object"),
+        ("{}", "interrupted is not there, and must be true or false"),
+        ('{"interrupted": 0}', "interrupted is 0, and must be true or false"),
+    ],
+)
+def test_a_damaged_run_is_told_and_the_others_go_on(
+    recipe: ModuleType,
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    contents: str,
+    said: str,
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(finished.run_dir.parents[2], study)
+    broken = study / "paper/Pendulum-v1/ppo-seed0/summary.json"
+    shutil.copytree(study / finished.name, broken.parent)
+    config = broken.parent / "config.json"
+    (job,) = _grid(recipe, study=study, setups=("ppo",), smoke=True, compile="off")
+    made = dataclasses.asdict(_module(recipe, "runs").resolve(job.config))
+    config.write_text(json.dumps(made, default=str))
+    broken.write_text(contents)
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off", "--setups", "ppo", "amber"]
+    assert _main(recipe, monkeypatch, *options) == 1
+    shown = capsys.readouterr().out
+    assert f"damaged: paper/Pendulum-v1/ppo-seed0: {broken}" in shown
+    assert said in shown
+    assert "remove that run" in shown
+    assert f"2 runs in {study}: 1 damaged, 1 finished" in shown
+    archive = tmp_path / "archive"
+    assert _main(recipe, monkeypatch, *options, "--archive", str(archive)) == 1
+    assert "left out, as it is damaged: paper/Pendulum-v1/ppo-seed0" in capsys.readouterr().out
+    assert (archive / finished.name / "summary.json").exists()
+
+
+def test_a_blank_line_ends_no_study(recipe: ModuleType, finished: Any, tmp_path: Path) -> None:
+    runs = _module(recipe, "runs")
+    shutil.copytree(finished.run_dir, tmp_path / "run")
+    config = dataclasses.replace(finished.config, run_dir=tmp_path / "run")
+    job = dataclasses.replace(finished, config=config)
+    table = tmp_path / "run" / "iterations.csv"
+    whole = table.read_text()
+    table.write_text(f"{whole}\n")
+    assert runs.frames(job) == 2560
+    assert runs.state(job) == "finished"
+    table.write_text(f"{whole}x,y\n")
+    assert runs.frames(job) == 0
+    assert runs.state(job) == "interrupted"
+
+
 def test_two_processes_cannot_make_one_run(
     recipe: ModuleType, finished: Any, tmp_path: Path
 ) -> None:
