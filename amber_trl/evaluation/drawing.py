@@ -80,8 +80,12 @@ def by_seed(table: pd.DataFrame, value: str) -> tuple[NDArray[np.float64], NDArr
     return wide.columns.to_numpy(dtype=np.float64) / 1e6, wide.to_numpy(dtype=np.float64)
 
 
-def smooth(curves: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Running mean over the last ``window`` points; of those there are at the start."""
+def smooth(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Running mean over the last ten points, or the last fortieth of a short curve.
+
+    At the start over those there are.
+    """
+    window = max(1, min(10, curves.shape[1] // 40))
     frame = pd.DataFrame(curves.T).rolling(window, min_periods=1).mean()
     return frame.to_numpy().T
 

@@ -17,7 +17,7 @@ from amber_trl.evaluation.tables import METRICS
 
 _LOG = logging.getLogger(__name__)
 _BAND = "Thick lines: mean over seeds, with 95 % bootstrap intervals; thin lines: seeds."
-_SMOOTH = "Running means over ten iterations."
+_SMOOTH = "Running means over ten iterations (fewer in short runs)."
 
 
 class Picture(NamedTuple):

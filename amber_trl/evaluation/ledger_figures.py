@@ -11,7 +11,6 @@ from amber_trl.evaluation import drawing
 from amber_trl.evaluation.study import Selection, Study
 
 _FRAMES = "frames (millions)"
-_WINDOW = 10  # iterations that lines are averaged over
 _DEVIATION = "mean_abs_deviation"
 
 
@@ -23,7 +22,7 @@ def active_batches(study: Study, selection: Selection) -> Figure:
         selection: the runs.
 
     Returns:
-        Running means over ten iterations. Thick lines are over all seeds, with 95 % bootstrap
+        Running means over at most ten iterations. Thick lines are over all seeds, with 95 % bootstrap
         intervals, thin lines are single seeds.
 
     Examples:
@@ -39,7 +38,7 @@ def active_batches(study: Study, selection: Selection) -> Figure:
         'Hopper-v5'
     """
     longest = max(study.setups[name].num_batches for name in selection.setups)
-    figure = _over_iterations(study, selection, "active_batches", "batches in use")
+    figure = _over_iterations(study, selection, "active_batches", "batches in use (running mean)")
     for axes in figure.axes:
         axes.set_ylim(0.5, longest + 0.5)
         axes.set_yticks([1, *range(2, longest + 1, 2)])
@@ -58,7 +57,7 @@ def minibatch_ratios(study: Study, selection: Selection) -> Figure:
         selection: the runs.
 
     Returns:
-        Running means over ten iterations. Thick lines are over all seeds, with 95 % bootstrap
+        Running means over at most ten iterations. Thick lines are over all seeds, with 95 % bootstrap
         intervals, thin lines are single seeds.
 
     Raises:
@@ -79,7 +78,7 @@ def minibatch_ratios(study: Study, selection: Selection) -> Figure:
     if lacking := lacks_minibatch_ratio(study, selection):
         raise ValueError(f"no column {_DEVIATION} in iterations.csv of {lacking}: run them anew")
     ratio = study.iterations.assign(ratio=1 + study.iterations[_DEVIATION])
-    return _over_iterations(study, selection, "ratio", "mean of 1 + |1 - R|", ratio)
+    return _over_iterations(study, selection, "ratio", "1 + |1 - R| (running mean)", ratio)
 
 
 def lacks_minibatch_ratio(study: Study, selection: Selection) -> list[str]:
@@ -106,8 +105,8 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
         selection: the runs, of one setup.
 
     Returns:
-        ``R' - 1`` on a logarithmic axis: the median over seeds of running means over ten
-        iterations, a line per age; dashed the drop factor, if the setup has one.
+        ``R' - 1`` on a logarithmic axis: the median over seeds of running means over at
+        most ten iterations, a line per age; dashed the drop factor, if the setup has one.
 
     Raises:
         ValueError: if the selection is of several setups.
@@ -135,7 +134,7 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
         here = batches[(batches["task"] == task) & (batches["age"] > 0)]
         for age, rows in here.groupby("age"):
             frames, values = drawing.by_seed(rows, "staleness")
-            values = drawing.smooth(np.where(np.isfinite(values), values, np.nan), _WINDOW)
+            values = drawing.smooth(np.where(np.isfinite(values), values, np.nan))
             middle = pd.DataFrame(values).median()
             axes.plot(frames, middle, color=shades[age], linewidth=1, label=f"age {age}")
         if drop_factor is not None:
@@ -146,7 +145,7 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
                 line, annealed, color="black", linestyle="--", linewidth=1, label="drop factor"
             )
         axes.set_yscale("log")
-    drawing.label(figure, _FRAMES, "R' - 1 (logarithmic)")
+    drawing.label(figure, _FRAMES, "R' - 1 (running mean)")
     return figure
 
 
@@ -161,7 +160,7 @@ def _over_iterations(
         for setup in selection.setups:
             cell = rows[(rows["task"] == task) & (rows["setup"] == setup)]
             frames, values = drawing.by_seed(cell, column)
-            values = drawing.smooth(values, _WINDOW)
+            values = drawing.smooth(values)
             drawing.draw_curves(axes, frames, values, color=colors[setup], label=setup)
     drawing.label(figure, _FRAMES, y)
     return figure
