@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -25,6 +26,7 @@ from amber_trl.data.parts import (
     refuse_filter,
 )
 from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
+from amber_trl.data.states import check_count, check_generator, check_keys, check_transforms
 from amber_trl.data.validation import (
     check_batch,
     check_divides,
@@ -38,6 +40,8 @@ from amber_trl.data.writers import MultiBatchWriter
 from amber_trl.transforms.staleness import ISStalenessFilter
 
 __all__ = ["MultiBatchReplayBuffer"]
+
+_STATE = ("_storage", "_sampler", "_writer", "_transforms", "_batch_size", "_rng")
 
 
 class MultiBatchReplayBuffer(TensorDictReplayBuffer):
@@ -324,15 +328,21 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """Restore :meth:`state_dict`; with a filter, sampling then raises until :meth:`refresh`.
 
         Raises:
-            KeyError, ValueError: if the state is of a buffer of another size, or other keys,
-                shapes or dtypes are stored here. The buffer is as it was.
+            KeyError, ValueError: if a key is missing, a value is out of range, the state is of a
+                buffer of another size, or other keys, shapes or dtypes are stored here. The buffer
+                is as it was.
         """
-        self._writer.check_state(state_dict["_writer"])
-        self._check_stored(
-            TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
-        )
-        # Before the storage is written, as another sampler's state raises.
-        self._sampler.load_state_dict(state_dict["_sampler"])
+        check_keys("MultiBatchReplayBuffer", state_dict, _STATE)
+        check_keys("storage", state_dict["_storage"], ("_storage", "initialized", "_len"))
+        stored = TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
+        rows = state_dict["_storage"]["_len"]
+        self._check_parts(state_dict["_writer"], stored, rows, state_dict["_batch_size"])
+        check_generator(state_dict["_rng"], self._rng)
+        check_transforms(self._transform, state_dict["_transforms"])
+        if isinstance(self._sampler, MultiBatchSampler):
+            self._sampler.check_state(state_dict["_sampler"], rows)
+        else:  # before the storage is written, as another sampler's state raises
+            self._sampler.load_state_dict(state_dict["_sampler"])
         with self._loading():
             super().load_state_dict(state_dict)
 
@@ -340,11 +350,21 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """Restore what ``dumps`` wrote; with a filter, sampling then raises until :meth:`refresh`.
 
         Raises:
+            FileNotFoundError: if a file is missing.
             KeyError, ValueError: as :meth:`load_state_dict` does.
         """
-        self._writer.check_state(MultiBatchWriter.read(Path(path) / "writer"))
-        self._check_stored(TensorDict.load_memmap(Path(path) / "storage"))
-        self._sampler.loads(Path(path) / "sampler")
+        path = Path(path)
+        stored = TensorDict.load_memmap(path / "storage")
+        rows = json.loads((path / "storage" / "storage_metadata.json").read_text())["len"]
+        batch_size = json.loads((path / "buffer_metadata.json").read_text())["batch_size"]
+        self._check_parts(MultiBatchWriter.read(path / "writer"), stored, rows, batch_size)
+        if self._rng is not None:
+            generator = TensorDict.load_memmap(path / "rng_state")
+            check_generator((generator["rng_state"], generator.device), self._rng)
+        if isinstance(self._sampler, MultiBatchSampler):
+            self._sampler.check_state(self._sampler.read(path / "sampler"), rows)
+        else:
+            self._sampler.loads(path / "sampler")
         with self._loading():
             super().loads(path)
 
@@ -399,17 +419,31 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def _make_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
         return make_sampler(sampler, self.frames_per_batch, filtered=self.staleness is not None)
 
-    def _check_stored(self, other: TensorDictBase) -> None:
+    def _check_parts(
+        self, writer: dict[str, Any], stored: TensorDictBase, rows: Any, batch_size: Any
+    ) -> None:
+        """Raise unless saved parts fit each other and this buffer."""
+        self._writer.check_state(writer)
         # TorchRL would merge other keys into those stored, and cast other dtypes.
-        if self._storage.initialized and not other.is_empty():
-            check_layout(other, self._storage[:])
+        if self._storage.initialized and not stored.is_empty():
+            check_layout(stored, self._storage[:])
+        capacity = self._storage.max_size
+        check_count("_len", rows, 0 if stored.is_empty() else capacity, self.frames_per_batch)
+        if not stored.is_empty() and stored.shape != (capacity,):
+            raise ValueError(
+                f"_storage of the state has shape {tuple(stored.shape)}, this buffer's "
+                f"{(capacity,)}: load the state of a buffer of this size"
+            )
+        self._writer.check_state(writer, rows)
+        check_divides("_batch_size", batch_size, self.frames_per_batch)
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
         """Keep the generator object, of which others may hold a reference, and its new state."""
         generator = self._rng
         yield
-        generator.set_state(self._rng.get_state())
-        self.set_rng(generator)
+        if generator is not None:
+            generator.set_state(self._rng.get_state())
+            self.set_rng(generator)
         self._epoch_number += 1
         self._needs_refresh = self.staleness is not None

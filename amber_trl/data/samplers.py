@@ -13,6 +13,7 @@ from torch import Tensor
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
+from amber_trl.data.states import check_active, check_count, check_epoch, check_keys
 from amber_trl.data.validation import check_divides, check_positive
 
 __all__ = ["AdaptiveMinibatchSampler", "EpisodicMinibatchSampler", "MultiBatchSampler"]
@@ -213,13 +214,9 @@ class MultiBatchSampler(Sampler):
         """Restore :meth:`state_dict`; the epoch goes on where it was.
 
         Raises:
-            ValueError: if it is of a sampler of another class or with other arguments.
+            KeyError, ValueError: as :meth:`check_state` does. The sampler is as it was.
         """
-        if state_dict["settings"] != self._settings():
-            raise ValueError(
-                f"state of a sampler with {state_dict['settings']} given to one with "
-                f"{self._settings()}: build the sampler as the saved one was"
-            )
+        self.check_state(state_dict)
         active, epoch = state_dict["active"], state_dict["epoch"]
         self._active = None if active is None else tuple(int(slot) for slot in active)
         self._mask_length = None
@@ -227,6 +224,30 @@ class MultiBatchSampler(Sampler):
         self._position = int(state_dict["position"])
         self._batch_size = int(state_dict["batch_size"])
         self._ran_out = bool(state_dict["ran_out"])
+
+    def check_state(self, state_dict: dict[str, Any], rows: int | None = None) -> None:
+        """Raise unless :meth:`load_state_dict` could load a state.
+
+        Args:
+            state_dict: what :meth:`state_dict` returned.
+            rows: the rows of the storage that it is to sample from, if known.
+
+        Raises:
+            KeyError: if a key is missing.
+            ValueError: if it is of a sampler of another class or with other arguments, or a value
+                is out of range.
+        """
+        check_keys(type(self).__name__, state_dict, self.state_dict())
+        if state_dict["settings"] != self._settings():
+            raise ValueError(
+                f"state of a sampler with {state_dict['settings']} given to one with "
+                f"{self._settings()}: build the sampler as the saved one was"
+            )
+        epoch = state_dict["epoch"]
+        check_active(state_dict["active"], None if rows is None else rows // self.frames_per_batch)
+        check_epoch(epoch, rows)
+        check_count("position", state_dict["position"], 0 if epoch is None else len(epoch))
+        check_count("batch_size", state_dict["batch_size"], self.frames_per_batch)
 
     def _settings(self) -> dict[str, Any]:
         """What a saved epoch depends on."""
@@ -240,7 +261,13 @@ class MultiBatchSampler(Sampler):
 
     def loads(self, path: str | Path) -> None:
         """Restore what :meth:`dumps` wrote; no code of the file is executed."""
-        self.load_state_dict(torch.load(Path(path) / "sampler.pt", weights_only=True))
+        self.load_state_dict(self.read(path))
+
+    @staticmethod
+    def read(path: str | Path) -> dict[str, Any]:
+        """The state that :meth:`dumps` wrote."""
+        state: dict[str, Any] = torch.load(Path(path) / "sampler.pt", weights_only=True)
+        return state
 
     def __repr__(self) -> str:
         active = "all" if self._active is None else list(self._active)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl.data import RoundRobinWriter, Storage, TensorStorage
 
 from amber_trl.data.samplers import storage_device
+from amber_trl.data.states import check_count, check_keys
 from amber_trl.data.validation import check_batch, check_layout, check_positive
 
 __all__ = ["MultiBatchWriter"]
@@ -116,13 +117,23 @@ class MultiBatchWriter(RoundRobinWriter):
         """Restore :meth:`state_dict`.
 
         Raises:
-            ValueError: if it is of a buffer of another size.
+            KeyError, ValueError: as :meth:`check_state` does. The writer is as it was.
         """
         self.check_state(state_dict)
         super().load_state_dict(state_dict)
 
-    def check_state(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``ValueError`` if a state is of a buffer of another size."""
+    def check_state(self, state_dict: dict[str, Any], rows: int | None = None) -> None:
+        """Raise unless :meth:`load_state_dict` could load a state.
+
+        Args:
+            state_dict: what :meth:`state_dict` returned.
+            rows: the rows stored in the storage that it is to write to, if known.
+
+        Raises:
+            KeyError: if the position is missing.
+            ValueError: if it is of a buffer of another size, or the position is not the start of
+                a batch or, while there is room, not the first free row.
+        """
         for name, own in (
             ("frames_per_batch", self.frames_per_batch),
             ("num_batches", self._num_batches),
@@ -132,6 +143,14 @@ class MultiBatchWriter(RoundRobinWriter):
                     f"state of {name}={other} given to a buffer of {name}={own}: build the buffer "
                     f"with {name}={other}"
                 )
+        check_keys("MultiBatchWriter", state_dict, ["_cursor"])
+        capacity, frames = self._storage.max_size, self.frames_per_batch
+        cursor = check_count("_cursor", state_dict["_cursor"], capacity - frames, frames)
+        if rows is not None and rows < capacity and cursor != rows:
+            raise ValueError(
+                f"_cursor={cursor} of the state, while {rows} of {capacity} rows are stored, must "
+                f"be {rows}, the first free row: load another state"
+            )
 
     def dumps(self, path: str | Path) -> None:
         """Write :meth:`state_dict` to ``path/writer.json``."""
