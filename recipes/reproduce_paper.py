@@ -97,6 +97,8 @@ class Config:
 def grid(config: Config) -> list[Job]:
     """The runs to make; refuses what cannot be, by name, before any is made."""
     check_fields(config)
+    if config.archive is not None:
+        _check_apart(config.study, config.archive)
     if unknown := sorted(set(config.parts) - set(PARTS)):
         raise ValueError(f"parts {unknown} are none: choose from {list(PARTS)}")
     own = {name: getattr(config, name) for name in ("tasks", "setups", "protocol")}
@@ -108,6 +110,15 @@ def grid(config: Config) -> list[Job]:
     for task in dict.fromkeys(job.config.env_id for job in found):
         make_env(task, 1).close()
     return found
+
+
+def _check_apart(study: Path, archive: Path) -> None:
+    one, other = study.resolve(), archive.resolve()
+    if one.is_relative_to(other) or other.is_relative_to(one):
+        raise ValueError(
+            f"archive={archive} with study={study}: neither may be in the other, as a report would "
+            "find every run twice; name an archive beside the study"
+        )
 
 
 def make_pool(config: Config) -> Pool:

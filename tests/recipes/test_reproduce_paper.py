@@ -326,3 +326,21 @@ def test_the_archive_holds_what_the_run_does(
         for cell, short in zip(row, other, strict=True):
             assert len(short) <= max(len(cell), 12)
             assert (cell == short == "") or float(short) == pytest.approx(float(cell), rel=5e-6)
+
+
+@pytest.mark.parametrize("archive", ["study", "study/archive", ".", "link"])
+def test_an_archive_that_would_mix_with_the_study_is_refused(
+    recipe: ModuleType,
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    archive: str,
+) -> None:
+    shutil.copytree(finished.run_dir.parents[2], tmp_path / "study")
+    (tmp_path / "link").symlink_to("study")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    options = ["--tasks", "Pendulum-v1", "--seeds", "0", "--setups", "amber", "--smoke"]
+    code = _main(recipe, monkeypatch, *options, "--compile", "off", "--archive", archive)
+    assert code.startswith(f"error: archive={archive} with study=study: neither may be in the")
+    assert sorted(tmp_path.rglob("*")) == before
