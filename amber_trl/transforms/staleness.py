@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -120,7 +121,7 @@ class ISStalenessFilter(Transform):
         self.report_only = report_only
         self.max_importance_ratio = max_importance_ratio
         self.chunk_size = chunk_size
-        self._drop_factor = check_drop_factor(drop_factor)
+        self.drop_factor = drop_factor
         self._action_keys = None if action_key is None else [unravel_key(action_key)]
         self._log_prob_keys = None if log_prob_key is None else [unravel_key(log_prob_key)]
         self._gaussian_keys = [unravel_key(loc_key), unravel_key(scale_key)]
@@ -133,7 +134,9 @@ class ISStalenessFilter(Transform):
 
     @drop_factor.setter
     def drop_factor(self, value: float) -> None:
-        self._drop_factor = check_drop_factor(value)
+        # NumPy's scalars are real numbers, but only its float64 is a float.
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        self._drop_factor = check_drop_factor(float(value) if is_number else value)
 
     @property
     def actor(self) -> ProbabilisticTensorDictSequential:
@@ -198,12 +201,18 @@ class ISStalenessFilter(Transform):
             (a :class:`~amber_trl.transforms.Reason`).
 
         Raises:
+            TypeError: if ``age`` is no tensor.
             KeyError: if a key that the filter reads is missing.
             ValueError: if a shape does not fit.
             RuntimeError: if the metric needs ages and none are given.
         """
         self.check_frames(tensordict)
         batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
+        if age is not None and not isinstance(age, Tensor):
+            raise TypeError(
+                f"age={age!r} of type {type(age).__name__}: give an int64 tensor of one age per "
+                "batch, such as torch.tensor([0, 1]) or the age of a MultiBatchReplayBuffer"
+            )
         if age is not None and age.shape != batches.shape[:1]:
             raise ValueError(f"age of shape {tuple(age.shape)} for {len(batches)} batches")
         frames = batches.select(*self.in_keys).reshape(-1)
@@ -230,7 +239,7 @@ class ISStalenessFilter(Transform):
             A TensorDict ``[frames in use]``, empty if no batch is in use.
 
         Raises:
-            KeyError, ValueError, RuntimeError: as :meth:`measure` does.
+            TypeError, KeyError, ValueError, RuntimeError: as :meth:`measure` does.
         """
         active = self.measure(tensordict, age)["active"]
         batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)

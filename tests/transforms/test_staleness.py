@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, lazy_stack
@@ -156,10 +157,17 @@ def test_the_drop_factor_anneals(actor: Any) -> None:
     for staleness.drop_factor in (0.5, 0.26, 0.24, 0):
         verdicts += staleness.measure(frames)["active"].tolist()
     assert verdicts == [True, True, False, False]
-    for bad in (-0.1, NAN, "much"):
+    for bad in (-0.1, NAN, "much", True, np.bool_(True), np.float32(-1)):
         with pytest.raises(ValueError, match="drop_factor"):
             staleness.drop_factor = bad  # type: ignore[assignment]
     assert staleness.drop_factor == 0
+
+
+@pytest.mark.parametrize("number", [np.float16(0.5), np.float32(0.5), np.float64(0.5), np.int64(1)])
+def test_a_drop_factor_may_be_a_number_of_numpy_s(actor: Any, number: Any) -> None:
+    drop_factor = ISStalenessFilter(actor, number).drop_factor
+    assert type(drop_factor) is float
+    assert drop_factor == number
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -221,6 +229,12 @@ def test_what_is_no_batch_is_refused(actor: Any, shape: tuple[int, ...]) -> None
 def test_ages_of_another_number_of_batches_are_refused(actor: Any) -> None:
     with pytest.raises(ValueError, match=r"age of shape \(3,\) for 2 batches"):
         ISStalenessFilter(actor).measure(collect(actor, 2, 4), torch.arange(3))
+
+
+@pytest.mark.parametrize("age", [[0, 1], (0, 1), np.arange(2)])
+def test_ages_that_are_no_tensor_are_refused(actor: Any, age: Any) -> None:
+    with pytest.raises(TypeError, match=r"age=.* of type .*give an int64 tensor"):
+        ISStalenessFilter(actor).measure(collect(actor, 2, 4), age)
 
 
 @pytest.mark.parametrize(
