@@ -48,6 +48,8 @@ def test_evaluate_of_one_episode_has_no_interval(
 def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(tmp_path)]) == 1
     assert "has no last checkpoint, nor any other policy" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "none")]) == 1
+    assert "is no directory" in capsys.readouterr().err
 
 
 def test_evaluate_says_in_one_line_what_does_not_fit(
@@ -106,5 +108,7 @@ def test_verify_of_one_checkpoint(
 
 
 def test_verify_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(tmp_path / "none")]) == 1
+    assert main(["verify", str(tmp_path)]) == 1
     assert "holds no checkpoint" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "none")]) == 1
+    assert "is no directory" in capsys.readouterr().err

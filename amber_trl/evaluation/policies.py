@@ -114,9 +114,11 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
         ...         find_policy(run_dir, "best")
         ...     except FileNotFoundError as error:
         ...         print(error)
-        run_dir=... has no best checkpoint, nor any other policy
+        run_dir=... has no best checkpoint, nor any other policy: name the directory of one run
     """
     run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        raise FileNotFoundError(f"run_dir={str(run_dir)!r} is no directory: name that of a run")
     final, checkpoints = run_dir / "policy.pt", run_dir / "checkpoints"
     if which == "final":
         found = final if final.is_file() else None
@@ -146,10 +148,10 @@ def _check_env_id(path: Path, saved: str, expected: str | None) -> None:
 
 def _other(run_dir: Path) -> str:
     if list_checkpoints(run_dir / "checkpoints"):
-        return "but checkpoints: ask for the last"
+        return "but checkpoints: ask for the last (--checkpoint last)"
     if (run_dir / "policy.pt").is_file():
-        return "but a policy.pt: ask for the final one"
-    return "nor any other policy"
+        return "but a policy.pt: ask for the final one (--checkpoint final)"
+    return "nor any other policy: name the directory of one run"
 
 
 def _build(arguments: Mapping[str, Any], weights: Mapping[str, Any]) -> ProbabilisticActor:

@@ -36,6 +36,10 @@ def verify_run(run_dir: str | os.PathLike[str]) -> list[tuple[Path, str | None]]
         >>> problem
         'checkpoint file ...manifest.json is missing'
     """
+    if not Path(run_dir).is_dir():
+        raise FileNotFoundError(
+            f"run_dir={os.fspath(run_dir)!r} is no directory: name that of a run"
+        )
     paths = list_checkpoints(checkpoint_directory(run_dir))
     if not paths and _is_checkpoint(Path(run_dir)):
         paths = [Path(run_dir)]
