@@ -30,7 +30,8 @@ the study of Han & Sung (arXiv 1710.04423):
   drop       amber with drop factors 0.1 to 0.3                     300
   clip       ppo and mber_l2 to mber_l8 with clip ranges 0.2 to 0.7 1800
 
-A million frames take 2 to 15 minutes on one core, by task and setup, and -m64 L times as long.
+A million frames took 7 to 35 minutes on one core of a busy machine, by task and setup; _m64 takes
+up to L times as long.
 """
 
 from __future__ import annotations
