@@ -36,7 +36,8 @@ def check_supported(optimizer: torch.optim.Optimizer) -> None:
                 "the optimizer's lr is a tensor: give it as a float (the compiled step reads it "
                 "at every call and is not compiled again), or use compile=False"
             )
-        if group["params"][0].is_cuda and not (group["capturable"] or group["fused"]):
+        on_cuda = any(p.is_cuda for p in group["params"])
+        if on_cuda and not (group["capturable"] or group["fused"]):
             raise ValueError(
                 "on CUDA this optimizer keeps its step count on the CPU, where a CUDA graph "
                 "cannot count: build it with capturable=True or fused=True, or use compile=False"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -27,7 +28,7 @@ class CompiledStep:
 
     The graph is built at the first call, from the first frames at one fixed size, so that it does
     not depend on how large the first minibatch happens to be; and again when a parameter is frozen
-    or thawed.
+    or thawed. Building it changes nothing of the loss, whether or not it succeeds.
 
     Args:
         loss: a loss module built with ``functional=False``.
@@ -86,7 +87,7 @@ class CompiledStep:
         if self._built is None or trained != self._trained:
             self._trained = trained
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
-            with shielded_children(), torch.random.fork_rng():
+            with shielded_children(), torch.random.fork_rng(), _kept_buffers(self._loss):
                 self._built = _Graph(self._loss, self._optimizer, data[rows], self._max_grad_norm)
         return self._built
 
@@ -124,15 +125,15 @@ class _Graph:
         self._step: Step = compile_step(step)
         try:
             self._run_idle(example)
-        except torch._dynamo.exc.Unsupported as error:
-            raise RuntimeError(
-                f"{type(loss).__name__} cannot be compiled as one graph: use compile=False; "
-                "what stands in the way is told above"
-            ) from error
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise RuntimeError(
                 f"the compiler failed on {type(loss).__name__}, as is told above: "
                 f"{COMPILER_NEEDS}; or use compile=False"
+            ) from error
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise RuntimeError(
+                f"{type(loss).__name__} cannot be compiled as one graph: use compile=False; "
+                "what stands in the way is told above"
             ) from error
         if self._device.type == "cuda":
             self._step = CudaGraphs(self._step, list(module.buffers()))
@@ -173,6 +174,24 @@ class _Graph:
         for tensor in [*stored, index]:
             torch._dynamo.mark_dynamic(tensor, 0)
         self.run(stored, index, NonFiniteGuard(self._device, raised=True))
+
+
+@contextmanager
+def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
+    """Gives buffers that the loss writes in its forward pass back their objects and values."""
+    kept = [
+        (owner, name, buffer, buffer.clone())
+        for owner in module.modules()
+        for name, buffer in owner._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for owner, name, buffer, value in kept:
+            owner._buffers[name] = buffer
+            if not torch.equal(buffer, value):
+                buffer.copy_(value)
 
 
 def _plain(entry: torch.Tensor) -> torch.Tensor:

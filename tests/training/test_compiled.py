@@ -192,7 +192,8 @@ def test_discrete_actions_with_shared_unused_and_frozen_parameters() -> None:
         )
         critic = TensorDictSequential(body, ValueOperator(torch.nn.Linear(8, 1), ["hidden"]))
         loss = ClipPPOLoss(actor, critic, functional=False)
-        optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2, weight_decay=0.1)
+        groups = [{"params": []}, {"params": list(loss.parameters())}]
+        optimizer = torch.optim.Adam(groups, lr=1e-2, weight_decay=0.1)
         return Learner(loss, optimizer, compile=compile)
 
     ours, theirs = make_learner(True), make_learner(False)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDictBase
-from torchrl.objectives import ClipPPOLoss, LossModule
+from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss, LossModule
 
 from amber_trl.training import UpdateStep
 from tests.training.learner import FRAMES, Learner
-from tests.training.problem import make_loss
+from tests.training.problem import OBSERVATION_SIZE, make_loss
 
 
 def _adam(loss: LossModule, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(loss.parameters(), **options)
+
+
+def assert_same(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert state.keys() == other.keys()
+    assert all(torch.equal(state[name], other[name]) for name in state)
 
 
 def test_refuses_a_functional_loss_by_name() -> None:
@@ -90,6 +96,27 @@ def test_says_that_a_loss_cannot_be_compiled() -> None:
         RuntimeError, match=r"Sorted cannot be compiled as one graph.*compile=False"
     ):
         update(FRAMES[:16])
+
+
+def test_says_that_batch_normalisation_in_train_mode_cannot_be_compiled() -> None:
+    loss = make_loss(functional=False)
+    loss.critic_network.module.insert(0, torch.nn.BatchNorm1d(OBSERVATION_SIZE))
+    before = copy.deepcopy(loss.state_dict())
+    update = UpdateStep(loss, _adam(loss), compile=True)
+    with pytest.raises(RuntimeError, match=r"ClipPPOLoss cannot be compiled.*compile=False"):
+        update(FRAMES[:16])
+    assert_same(loss.state_dict(), before)
+
+
+def test_a_refused_loss_is_as_it_was() -> None:
+    loss = make_loss(KLPENPPOLoss, functional=False)
+    with torch.no_grad():
+        frames = loss.actor_network(FRAMES[:64].clone())
+    before = copy.deepcopy(loss.state_dict())
+    update = UpdateStep(loss, _adam(loss), compile=True)
+    with pytest.raises(ValueError, match="'kl' with shape"):
+        update(frames)
+    assert_same(loss.state_dict(), before)
 
 
 def test_says_what_a_compiler_that_fails_needs(monkeypatch: pytest.MonkeyPatch) -> None:
