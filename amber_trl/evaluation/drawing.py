@@ -18,6 +18,8 @@ PAPER_COLOR = "#666666"
 # Okabe and Ito's palette; ppo and amber always have the same of it.
 _FIXED = {"ppo": "#D55E00", "amber": "#0072B2", "mber_l2": "#009E73"}
 _OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#009E73", "#0072B2", "#D55E00")
+MOST_COLORS = len(_OTHERS)
+"""Setups that can be told apart in one figure."""
 _TEXT = 8
 
 
@@ -31,7 +33,7 @@ def colors(setups: Sequence[str]) -> dict[str, str]:
     free = [color for color in _OTHERS if color not in found.values()]
     rest = [name for name in setups if name not in found]
     if len(rest) > len(free):
-        raise ValueError(f"setups={list(setups)}: no more than {len(_OTHERS)} fit in one figure")
+        raise ValueError(f"setups={list(setups)}: no more than {MOST_COLORS} fit in one figure")
     return found | dict(zip(rest, free, strict=False))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from amber_trl.evaluation import figures, ledger_figures
+from amber_trl.evaluation import drawing, figures, ledger_figures
 from amber_trl.evaluation.comparisons import main_setups, pairs, swept
 from amber_trl.evaluation.study import Selection, Study
 from amber_trl.evaluation.tables import METRICS
@@ -53,6 +53,13 @@ def _main(study: Study, protocol: str) -> Iterator[Picture]:
         return
     draw = partial(figures.learning_curves, study, main)
     yield Picture("learning-curves", f"Return over training. {_BAND}", draw)
+    every = list(study.setups_of(protocol))
+    if len(main.setups) < len(every) <= drawing.MOST_COLORS:
+        if (one := _select(study, protocol, every)) is None:
+            _LOG.warning("no learning curves of all of %s: they have no task in common", every)
+        else:
+            draw = partial(figures.learning_curves, study, one)
+            yield Picture("learning-curves-by-setup", f"Return over training. {_BAND}", draw)
     for metric in METRICS:
         draw = partial(figures.scores_by_seed, main, study.setups, metric)
         yield Picture(f"{metric}-scores", f"{metric.capitalize()} score of every run.", draw)

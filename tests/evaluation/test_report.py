@@ -81,6 +81,14 @@ def test_one_run_can_be_plotted(tmp_path: Path) -> None:
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in files)
 
 
+def test_every_setup_that_is_plotted_has_its_curves(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, "amber", name=str(rate), learning_rate=rate) for rate in (3e-4, 1e-3)
+    ]
+    files = plot_runs(runs, tmp_path / "figures")
+    assert tmp_path / "figures" / "paper-learning-curves-by-setup.png" in files
+
+
 def test_a_partial_report_lists_what_it_left_out(tmp_path: Path) -> None:
     levels = {("Hopper-v5", setup): [1.0, 2.0, 3.0] for setup in ("ppo", "amber")}
     study = write_study(tmp_path / "study", levels)
