@@ -86,7 +86,10 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
             name = "mean and 95 % interval"
             axes.errorbar(place + 0.05, row.mean, ends, fmt="s", color=color, label=name, **style)
             if not np.isnan(row.paper_mean):
-                grey, name = drawing.PAPER_COLOR, "paper: mean and deviation of 10 seeds"
+                grey, name = (
+                    drawing.PAPER_COLOR,
+                    "paper (a million frames, one environment): mean, deviation",
+                )
                 x, y, ends = place + 0.28, row.paper_mean, row.paper_std
                 axes.errorbar(x, y, ends, fmt="D", color=grey, label=name, **style)
         axes.set_xticks(range(len(selection.setups)), selection.setups)

@@ -304,7 +304,9 @@ def _refuse_duplicates(runs: Sequence[Run]) -> None:
     for run in runs:
         label = tuple(run.labels.values())
         if label in seen:
-            raise RunError(f"{run.path} and {seen[label]} are the same run {label}; remove one")
+            raise RunError(
+                f"{run.path} and {seen[label]} are both {label}: plot them apart, or remove one"
+            )
         seen[label] = run.path
 
 

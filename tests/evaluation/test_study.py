@@ -96,7 +96,7 @@ def test_what_has_no_effect_may_differ(folder: Path, option: str) -> None:
 
 def test_the_same_run_twice_is_refused(folder: Path) -> None:
     write_run(folder, "ppo", 1, name="copy")
-    with pytest.raises(RunError, match=r"(copy.*ppo-seed1|ppo-seed1.*copy) are the same run"):
+    with pytest.raises(RunError, match=r"(copy.*ppo-seed1|ppo-seed1.*copy) are both"):
         read_study([folder])
 
 
