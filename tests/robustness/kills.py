@@ -56,7 +56,7 @@ def main(
     kills: int = 100,
     within: float = 1.5,
     env_id: str = "HalfCheetah-v5",
-    total_iterations: int = 3000,
+    total_iterations: int = 1000,
     seed: int = 0,
     out: Path | None = None,
 ) -> int:
@@ -66,7 +66,8 @@ def main(
         kills: how often.
         within: the longest time from a process's first iteration to its kill, in seconds.
         env_id: task to train on.
-        total_iterations: length of the run; it must not end before the last kill.
+        total_iterations: length of the run; it must not end before the last kill, so more on a
+            fast machine.
         seed: of the times.
         out: keep the two runs there (else in a directory that is removed).
     """
