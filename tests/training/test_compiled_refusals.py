@@ -119,16 +119,18 @@ def test_a_refused_loss_is_as_it_was() -> None:
     assert_same(loss.state_dict(), before)
 
 
-def test_says_what_a_compiler_that_fails_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_what_a_compiler_that_fails_needs() -> None:
     class Doubled(ClipPPOLoss):
         def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
             emitted: TensorDictBase = super().forward(tensordict)
             return emitted.set("loss_twice", 2 * emitted["loss_objective"])
 
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
     loss = make_loss(Doubled, functional=False)
     update = UpdateStep(loss, _adam(loss), compile=True)
-    with pytest.raises(RuntimeError, match=r"failed on Doubled.*TORCHINDUCTOR_CACHE_DIR"):
+    with (
+        torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(RuntimeError, match=r"failed on Doubled.*TORCHINDUCTOR_CACHE_DIR"),
+    ):
         update(FRAMES[:16])
 
 
