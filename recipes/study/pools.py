@@ -91,7 +91,8 @@ class LocalPool:
         self._stopping = True
         for attempt in self._attempts:
             with suppress(ProcessLookupError):
-                os.kill(attempt.process.pid or 0, signal.SIGINT)
+                # Not SIGINT, which a shell's background jobs ignore.
+                os.kill(attempt.process.pid or 0, signal.SIGTERM)
 
     def _start(self, job: Job, number: int) -> _Attempt:
         pipe, theirs = self._context.Pipe(duplex=False)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,12 +65,16 @@ def test_a_stop_ends_runs_after_their_iteration_and_they_go_on_later(tmp_path: P
         config = recipe.Config(**options, total_frames=10_240, setups=("ppo",), seeds=(0, 1))
         first, second = recipe.grid(config)
         pool, asked, ends = recipe.LocalPool(1, retries=2), False, []
-        for ended in pool.run([first, second]):
-            if ended is not None:
-                ends.append(ended)
-            if not asked and recipe.runs.frames(first) > 0:
-                asked = True
-                pool.stop()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+        try:
+            for ended in pool.run([first, second]):
+                if ended is not None:
+                    ends.append(ended)
+                if not asked and recipe.runs.frames(first) > 0:
+                    asked = True
+                    pool.stop()
+        finally:
+            signal.signal(signal.SIGINT, handler)
         assert [(ended.job, ended.problem, ended.again) for ended in ends] == [(first, None, False)]
         assert recipe.runs.state(first) == "interrupted"
         frames = recipe.runs.frames(first)
