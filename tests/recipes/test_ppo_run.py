@@ -40,7 +40,9 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     parent = tmp_path_factory.mktemp("smoke")
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--run-dir", "run"]
     done = subprocess.run(command, cwd=parent, check=True, capture_output=True, text=True)
-    assert re.search(r"^final score -\d+(\.\d+)? after 2560 frames: run$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^final score -\d+(\.\d+)? after 2560 frames: run$", done.stdout, re.MULTILINE
+    )
     return parent / "run", done.stderr
 
 
