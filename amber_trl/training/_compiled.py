@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -66,17 +67,17 @@ class CompiledStep:
         """Learns from all rows of ``minibatch``, which were gathered from ``index``."""
         graph = self._graph(minibatch)
         stored, every_row = graph.whole(minibatch)
-        packed = graph.run(stored, every_row, self._guard)
+        packed = graph.updates(stored, self._guard)(every_row)
         self._guard.remember(index)
         return graph.packer.unpack(packed)
 
     def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:
         """Learns from the rows ``index`` of ``stored``, for each ``index`` in turn."""
         graph = self._graph(stored)
-        leaves = graph.leaves(stored)
+        update = graph.updates(graph.leaves(stored), self._guard)
         packed = []
         for index in indices:
-            packed.append(graph.run(leaves, index, self._guard))
+            packed.append(update(index))
             self._guard.remember(index)
         if not packed:
             raise ValueError(NO_INDICES)
@@ -159,13 +160,16 @@ class _Graph:
             copy.copy_(entry)
         return self._copies[rows]
 
-    @torch.no_grad()
-    def run(self, stored: Tensors, index: torch.Tensor, guard: NonFiniteGuard) -> torch.Tensor:
-        """One update on the rows ``index`` of ``stored``; its metrics, packed."""
+    def updates(
+        self, stored: Tensors, guard: NonFiniteGuard
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What makes an update on the rows of an index, and returns its metrics, packed.
+
+        The optimiser is read here, once for all updates of an epoch.
+        """
         adam = self._adam
-        return self._step(
-            adam.parameters, adam.tensors(), adam.hyperparameters(), guard.tensors, stored, index
-        )
+        read = (adam.parameters, adam.tensors(), adam.hyperparameters(), guard.tensors, stored)
+        return torch.no_grad()(functools.partial(self._step, *read))
 
     def _run_idle(self, example: TensorDictBase) -> None:
         """Builds the graph in a run that changes nothing, because its flag is up."""
@@ -173,7 +177,7 @@ class _Graph:
         index = torch.arange(_EXAMPLE_ROWS, device=self._device)
         for tensor in [*stored, index]:
             torch._dynamo.mark_dynamic(tensor, 0)
-        self.run(stored, index, NonFiniteGuard(self._device, raised=True))
+        self.updates(stored, NonFiniteGuard(self._device, raised=True))(index)
 
 
 @contextmanager

@@ -33,10 +33,11 @@ class UpdateStep:
 
     It reads the keys that the loss reads, and ``index`` where a minibatch has it. Metrics are
     tensors; turning them into numbers is left to the caller. Compiling takes about ten seconds, at
-    the first call. The compiled step reads at every call: learning rate, betas, epsilon and weight
-    decay, the optimiser's state, the loss's buffers (``loss.clip_epsilon``), ``requires_grad`` and
-    train or eval mode. Everything else that configures the loss it reads once. It leaves ``.grad``
-    alone and calls no optimiser hooks. On CUDA it replays one CUDA graph per minibatch size.
+    the first call. The compiled step reads at every call (an epoch is one): learning rate, betas,
+    epsilon and weight decay, the optimiser's state, the loss's buffers (``loss.clip_epsilon``),
+    ``requires_grad`` and train or eval mode. Everything else that configures the loss it reads
+    once. It leaves ``.grad`` alone and calls no optimiser hooks. On CUDA it replays one CUDA graph
+    per minibatch size.
 
     Args:
         loss: a TorchRL loss module that emits scalar ``loss_*`` entries; to be compiled, built
