@@ -10,14 +10,13 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torchrl.objectives import LossModule
 
+from amber_trl._compiler import COMPILER_NEEDS, shielded_children, why_not_compiled
 from amber_trl.training._adam import AdamState, check_supported
 from amber_trl.training._cuda_graphs import CudaGraphs
 from amber_trl.training._eager import NO_INDICES
 from amber_trl.training._graph import PlainModule, Step, Tensors, build_step, compile_step
 from amber_trl.training._guard import NonFiniteGuard
 from amber_trl.training._metrics import MetricPacker, total_loss
-from amber_trl.training.compilation import COMPILER_NEEDS, why_not_compiled
-from amber_trl.training.interrupts import shielded_children
 
 _EXAMPLE_ROWS = 64
 _EXAMPLE_STORED = 129

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Literal
 
 import torch
 
-from amber_trl.training.interrupts import shielded_children
+from amber_trl._compiler import why_not_compiled
 
 COMPILE_FROM_FRAMES = 100_000
 """Total frames from which compiling pays: below, it takes longer than it saves."""
@@ -55,36 +54,3 @@ def should_compile(
         stacklevel=2,
     )
     return False
-
-
-COMPILER_NEEDS = (
-    "a C++ compiler is needed (on Debian and Ubuntu: g++ and python3-dev), and a sound cache "
-    "(after a crash or a full disk, remove the directory that TORCHINDUCTOR_CACHE_DIR names, by "
-    "default torchinductor_USER among the temporary files)"
-)
-
-
-@functools.cache
-def why_not_compiled(device_type: str) -> str | None:
-    """Compiles one addition to learn whether compilation works here.
-
-    Args:
-        device_type: ``"cpu"``, ``"cuda"`` or another of torch's.
-
-    Returns:
-        None if it works, else the reason and what to do, in one line.
-    """
-    if device_type not in ("cpu", "cuda"):
-        return f"compiled steps run on CPU and CUDA, not on {device_type}"
-    try:
-        with shielded_children():
-            torch.compile(_add_one, fullgraph=True)(torch.zeros(3, device=device_type))
-    except Exception as error:  # whatever is missing or broken, the answer is the same
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {' '.join(lines[:2])}"
-        return f"{reason}; {COMPILER_NEEDS}"
-    return None
-
-
-def _add_one(x: torch.Tensor) -> torch.Tensor:
-    return x + 1

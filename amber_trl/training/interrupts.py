@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -71,20 +69,3 @@ class StopOnInterrupt:
         for number, handler in self._earlier.items():
             signal.signal(number, handler)
         self._earlier.clear()
-
-
-@contextmanager
-def shielded_children() -> Iterator[None]:
-    """Lets no Ctrl-C and no SIGTERM reach the processes started inside, such as compilers.
-
-    A terminal or a scheduler sends them to the whole group, and a compiler that dies fails the
-    compilation. This process gets them at the end.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

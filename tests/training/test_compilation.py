@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 import torch
 
+from amber_trl._compiler import why_not_compiled
 from amber_trl.training import UpdateStep, compilation, should_compile
 from tests.training.problem import make_loss
 
@@ -69,11 +70,11 @@ def test_refuses_other_words_and_lengths() -> None:
 
 
 def test_says_why_other_devices_do_not_compile() -> None:
-    assert "not on meta" in str(compilation.why_not_compiled("meta"))
+    assert "not on meta" in str(why_not_compiled("meta"))
 
 
 def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
-    program = "from amber_trl.training.compilation import *; print(why_not_compiled('cpu'))"
+    program = "from amber_trl._compiler import why_not_compiled; print(why_not_compiled('cpu'))"
     environment = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     answer = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
@@ -83,7 +84,7 @@ def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
 
 
 def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
-    program = "from amber_trl.training.compilation import *; print(why_not_compiled('cpu'))"
+    program = "from amber_trl._compiler import why_not_compiled; print(why_not_compiled('cpu'))"
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     answers = []
     for _ in range(2):

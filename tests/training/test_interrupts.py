@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from amber_trl._compiler import shielded_children
 from amber_trl.training import StopOnInterrupt
-from amber_trl.training.interrupts import shielded_children
 
 
 @pytest.fixture(autouse=True)
