@@ -92,7 +92,8 @@ class Config:
     """fast: amber_trl's GymCollector. torchrl: TorchRL's Collector (fast on the CPU, else torchrl).
     Both collect the same frames."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the update step. auto: in runs of at least 100 000 frames, if a compiler works."""
+    """Compile the update step and, in runs of at least 500 000 steps on the CPU, the actor too.
+    auto: in runs of at least 100 000 frames, if a compiler works."""
     num_threads: Annotated[int, Range(1)] = 1
     """Threads that torch uses; for networks of this size one is fastest."""
     run_dir: Path | None = None
@@ -181,6 +182,8 @@ _LENGTHS: dict[bool, dict[str, Any]] = {
     False: {"total_frames": 1_000_000, "frames_per_batch": 2048, "epochs": 10},
     True: {"total_frames": 2560, "frames_per_batch": 256, "epochs": 2},
 }
+_COMPILE_ACTOR_FROM_STEPS = 500_000
+"""Calls of the actor from which compiling it pays: twenty seconds, for 50 microseconds of each."""
 
 
 def resolve(config: Config) -> EffectiveConfig:
@@ -329,7 +332,15 @@ def build_collector(
     """The collector of whole batches, up to ``total_frames``."""
     size = config.frames_per_batch
     if config.collector == "fast":
-        return GymCollector(env, actor, frames_per_batch=size, total_frames=total_frames)
+        steps = config.total_frames // config.num_envs
+        on_cpu = torch.device(config.device).type == "cpu"
+        return GymCollector(
+            env,
+            actor,
+            frames_per_batch=size,
+            total_frames=total_frames,
+            compile_policy=config.compiled and on_cpu and steps >= _COMPILE_ACTOR_FROM_STEPS,
+        )
     return Collector(
         env,
         actor,

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torchrl.modules import IndependentNormal, OneHotCategorical
 
-from amber_trl.collectors._program import Program, same
+from amber_trl.collectors._ahead import CompiledFrame
+from amber_trl.collectors._program import Program, close, same
 from amber_trl.collectors._recorder import (
     FixedShapes,
     NotStraightError,
@@ -52,6 +53,7 @@ class FrameActor:
         action_key: which of its outputs goes to the environment.
         batch_size: the environment's.
         capture: whether to record at all.
+        compile: whether to compile the recording, for an actor on the CPU.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class FrameActor:
         batch_size: torch.Size,
         *,
         capture: bool,
+        compile: bool,
     ) -> None:
         self.in_keys: list[NestedKey] = list(policy.in_keys)
         self.failure: str | None = None if capture else "capture=False"
@@ -72,9 +75,12 @@ class FrameActor:
         self._capture = capture
         self._log_prob = _LogProb.of(policy)
         self._program: Program | None = None
+        self._compile = compile
+        self._compiled: CompiledFrame | None = None
+        self._frame: Callable[..., Sequence[Tensor]]
         self._fingerprint: object = None
         self._first: dict[NestedKey, Tensor] = {}
-        self._records: list[tuple[Tensor, ...]] = []
+        self._records: list[Sequence[Tensor]] = []
         self._moves_to: torch.device | None = None
 
     @property
@@ -110,6 +116,10 @@ class FrameActor:
         names = list(self._first) if self._program is None else self._program.outputs
         self._first = {key: value.clone() for key, value in self._first.items()}
         self._records = [tuple(self._first[key] for key in names)]
+        if self._program is not None:
+            self._frame = self._program.frame
+            if self._compile:
+                self._use_compiled(self._program, inputs, before)
         make = self._acting_by_call if self._program is None else self._acting_by_program
         return self._first[self._action_key], make()
 
@@ -140,7 +150,7 @@ class FrameActor:
 
     def _acting_by_program(self) -> Callable[[Inputs], Tensor]:
         assert self._program is not None
-        frame, record, moved = self._program.frame, self._records.append, self._moved
+        frame, record, moved = self._frame, self._records.append, self._moved
         moves, action = self._moves_to is not None, self._program.outputs.index(self._action_key)
 
         def act(inputs: Inputs) -> Tensor:
@@ -191,6 +201,21 @@ class FrameActor:
             self._said = self.failure
         finally:
             set_generator_states(after, self.device)
+
+    def _use_compiled(self, program: Program, inputs: Inputs, before: list[Tensor]) -> None:
+        """Takes the compiled program for this batch if it does what the actor did, to rounding."""
+        if self._compiled is None or self._compiled.program is not program:
+            self._compiled = CompiledFrame(program, inputs)
+        after = generator_states(self.device)
+        set_generator_states(before, self.device)
+        frame = self._compiled.begin()
+        outputs = zip(program.outputs, frame(*inputs), strict=True)
+        agree = all(close(value, self._first[key]) for key, value in outputs)
+        if agree and all(map(torch.equal, after, generator_states(self.device))):
+            self._frame = frame
+        else:
+            _logger.warning("the compiled actor does not give what the actor gives: not used")
+        set_generator_states(after, self.device)
 
     def _record(self, inputs: Inputs, before: list[Tensor]) -> Program:
         first, second = (Recorder(inputs, self.device) for _ in range(2))

@@ -30,6 +30,8 @@ class Program:
 
     frame: Callable[..., tuple[Tensor, ...]]
     """Maps the inputs of one frame to its outputs."""
+    closed: Callable[..., tuple[Tensor, ...]]
+    """The same, with what :meth:`kept` gives as further arguments."""
 
     def __init__(
         self,
@@ -68,17 +70,26 @@ class Program:
         self._memory["begin"]()
         return all(same(self._memory[_variable(slot)], value) for slot, value in self._guards)
 
+    def kept(self) -> list[Tensor]:
+        """What a frame reads besides its inputs, as it is since the last :meth:`begin`."""
+        return [self._memory[name] for name in self._kept]
+
     def _define(self, calls: list[Call], fixed: set[int], inputs: int, outputs: list[int]) -> None:
         once = [call for call in calls if call.out in fixed]
         each = [call for call in calls if call.out not in fixed]
         names = ", ".join(_variable(call.out) for call in once if call.out is not None)
         source = ["def begin():", f" global {names}" if names else " pass"]
         source += [f" {self._statement(call)}" for call in once]
-        source += [f"def frame({', '.join(map(_variable, range(inputs)))}):"]
-        source += [f" {self._statement(call)}" for call in each]
-        source += [f" return ({''.join(f'{_variable(slot)}, ' for slot in outputs)})"]
+        made = {call.out for call in each}.union(range(inputs))
+        read = set(outputs).union(*(call.reads() for call in each))
+        self._kept = [_variable(slot) for slot in sorted(read - made)]
+        arguments = [_variable(slot) for slot in range(inputs)]
+        body = [f" {self._statement(call)}" for call in each]
+        body += [f" return ({''.join(f'{_variable(slot)}, ' for slot in outputs)})"]
+        source += [f"def frame({', '.join(arguments)}):", *body]
+        source += [f"def closed({', '.join(arguments + self._kept)}):", *body]
         exec("\n".join(source), self._memory)
-        self.frame = self._memory["frame"]
+        self.frame, self.closed = self._memory["frame"], self._memory["closed"]
 
     def _statement(self, call: Call) -> str:
         arguments = [self._expression(arg) for arg in call.args]
@@ -112,6 +123,13 @@ def same(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and dtype, and the same values up to rounding."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def _variable(slot: int) -> str:

@@ -70,6 +70,10 @@ class GymCollector(BaseCollector):
             that changes within a batch and is none of these: its input, parameters, buffers and
             torch's generators; its attributes, as far as they are numbers, strings, arrays or
             containers of these. A clock is not, nor is a counter in a closure or in an object.
+        compile_policy: True compiles the recorded actor ahead of time, for an actor on the CPU:
+            some twenty seconds at the first batch, and whenever the actor has to be recorded
+            anew; then about 50 microseconds less per step. It draws the same random numbers, and
+            acts as it would otherwise up to rounding. The same program gives the same bits again.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
         **unsupported: any other argument of ``torchrl.collectors.Collector`` is refused by name
@@ -105,6 +109,7 @@ class GymCollector(BaseCollector):
         exploration_type: ExplorationType = ExplorationType.RANDOM,
         storing_device: torch.device | str | None = None,
         capture: bool = True,
+        compile_policy: bool = False,
         pre_collect_hook: Callable[[], None] | None = None,
         post_collect_hook: Callable[[TensorDictBase], None] | None = None,
         **unsupported: Any,
@@ -127,7 +132,10 @@ class GymCollector(BaseCollector):
         self._iter = -1
         set_exploration_modules_spec_from_env(policy, env)
         self._read_action = action_reader(env)
-        self._actor = FrameActor(policy, env.action_key, env.batch_size, capture=capture)
+        self._actor = FrameActor(
+            policy, env.action_key, env.batch_size, capture=capture, compile=compile_policy
+        )
+        _check_compilation(compile_policy, capture, self._actor.device)
         self._traj_ids = TrajectoryIds(self._lanes.num_lanes)
         self._restarted = True
         self._broken = False
@@ -375,6 +383,21 @@ def _check_frames(frames_per_batch: int, total_frames: int, num_envs: int) -> No
         )
     if total_frames < -1:
         raise ValueError(f"total_frames={total_frames} must be at least 0, or -1 for no end")
+
+
+def _check_compilation(compile_policy: bool, capture: bool, device: torch.device) -> None:
+    if not isinstance(compile_policy, bool):
+        raise TypeError(f"compile_policy={compile_policy!r} is no bool: pass True or False")
+    if compile_policy and not capture:
+        raise ValueError(
+            "compile_policy=True with capture=False, without which there is nothing to compile: "
+            "leave out one of the two"
+        )
+    if compile_policy and device.type != "cpu":
+        raise ValueError(
+            f"compile_policy=True with an actor on {device}: it compiles for the CPU only, leave "
+            "it out"
+        )
 
 
 def _check_carrier(carrier: Mapping[str, Tensor], running: Mapping[str, Tensor]) -> None:

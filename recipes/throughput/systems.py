@@ -36,14 +36,17 @@ from throughput.bare import ADAM_EPS, CLIP_EPSILON, LEARNING_RATE, random_proble
 from throughput.turns import Clock, Turn, Workload
 
 ENDLESS = 10**9
-"""Frames to train for: so many that nothing is annealed while it is measured."""
+"""Frames to collect: more than ever are."""
+ITERATIONS = 1000
+"""Of the recipe's run: so many that little is annealed while the first of them are measured."""
 
 
 def recipe_config(work: Workload, run_dir: Path, **options: Any) -> ppo.EffectiveConfig:
     """The main recipe's configuration for this work."""
     same = ("env_id", "frames_per_batch", "epochs", "minibatch_size", "device")
     shared = {name: getattr(work, name) for name in same} | {"compile": "off"}
-    shared |= {"total_frames": ENDLESS, "progress": False, "run_dir": run_dir, **options}
+    total = ITERATIONS * work.frames_per_batch
+    shared |= {"total_frames": total, "progress": False, "run_dir": run_dir, **options}
     return ppo.resolve(ppo.Config(**shared))
 
 

@@ -184,7 +184,7 @@ def test_log_probabilities_are_the_actors_own(
 ) -> None:
     """Also where they are evaluated for the batch at once, so vectorised differently."""
     actor = make(5, action_size)
-    frames = FrameActor(actor, "action", torch.Size([num_envs]), capture=True)
+    frames = FrameActor(actor, "action", torch.Size([num_envs]), capture=True, compile=False)
     rows = torch.randn(37, num_envs, 5)
     with torch.no_grad():
         torch.manual_seed(2)

@@ -1,0 +1,92 @@
+"""That a compiled actor acts as the actor does, and what is refused."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
+from torchrl.modules import ProbabilisticActor
+
+from amber_trl.collectors import GymCollector, _actor
+from tests.collectors.problem import gaussian, integer, single, vector
+
+FRAMES = 64
+
+
+@pytest.mark.parametrize(
+    ("make_env", "make_actor"),
+    [
+        pytest.param(lambda: single("HalfCheetah-v5"), lambda: gaussian(17, 6), id="gaussian"),
+        pytest.param(lambda: vector("CartPole-v1", 2), lambda: integer(4, 2), id="integer"),
+    ],
+)
+def test_acts_as_the_actor_does(
+    make_env: Callable[[], EnvBase],
+    make_actor: Callable[[], ProbabilisticActor],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    torch.manual_seed(0)
+    env, actor = make_env(), make_actor()
+    env.set_seed(0)
+    collector = GymCollector(
+        env, actor, frames_per_batch=FRAMES, total_frames=2 * FRAMES, compile_policy=True
+    )
+    state = torch.get_rng_state()
+    for batch in collector:
+        after = torch.get_rng_state()
+        torch.set_rng_state(state)
+        given = batch.select("observation")
+        with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+            frames = [actor(frame.clone()) for frame in given.unbind(-1)]
+        assert torch.equal(torch.get_rng_state(), after)
+        state = after
+        for key in actor.out_keys:
+            value = torch.stack([frame[key] for frame in frames], len(env.batch_size))
+            torch.testing.assert_close(batch[key], value, rtol=1e-5, atol=1e-5)
+        with torch.no_grad():  # the next batch's parameters are others
+            for parameter in actor.parameters():
+                parameter += 0.1
+    assert collector.capture_failure is None
+    assert "the compiled actor" not in caplog.text
+
+
+def test_is_left_where_it_disagrees(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong:
+        def __init__(self, program: object, inputs: object) -> None:
+            self.program = program
+
+        def begin(self) -> object:
+            return lambda *inputs: [tensor + 0.1 for tensor in self.program.frame(*inputs)]  # type: ignore[attr-defined]
+
+    batches = []
+    for compile_policy in (False, True):
+        monkeypatch.setattr(_actor, "CompiledFrame", Wrong)
+        torch.manual_seed(0)
+        env, actor = single("Pendulum-v1"), gaussian(3, 1)
+        env.set_seed(0)
+        collector = GymCollector(env, actor, frames_per_batch=8, compile_policy=compile_policy)
+        batches.append(next(iter(collector)))
+    assert (batches[0] == batches[1]).all()
+    assert "the compiled actor does not give what the actor gives" in caplog.text
+
+
+def test_says_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise OSError("no g++")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", broken)
+    collector = GymCollector(
+        single("Pendulum-v1"), gaussian(3, 1), frames_per_batch=8, compile_policy=True
+    )
+    with pytest.raises(RuntimeError, match=r"no g\+\+.*a C\+\+ compiler is needed"):
+        next(iter(collector))
+
+
+def test_refuses_what_contradicts_it() -> None:
+    env, actor = single("Pendulum-v1"), gaussian(3, 1)
+    with pytest.raises(ValueError, match="compile_policy=True with capture=False"):
+        GymCollector(env, actor, frames_per_batch=8, compile_policy=True, capture=False)
+    with pytest.raises(TypeError, match=r"compile_policy={} is no bool"):
+        GymCollector(env, actor, frames_per_batch=8, compile_policy={})  # type: ignore[arg-type]
