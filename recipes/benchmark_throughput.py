@@ -175,6 +175,9 @@ def collector(config: EffectiveConfig, page: Page) -> None:
         for name, kind in (("GymCollector", "fast"), ("TorchRL's Collector", "torchrl")):
             program = partial(systems.collect, collector=kind, num_envs=envs)
             programs[f"{name}, {envs}"] = program, 1
+        if config.device != "cpu":
+            program = partial(systems.collect_on_device, num_envs=envs)
+            programs[f"GymCollector with its actor on {config.device}, {envs}"] = program, 1
     samples = page.samples["collector"] = measure(
         programs, config.work, config.repeats, "collector"
     )

@@ -16,6 +16,7 @@ exits with code 130 or 143.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -89,10 +90,11 @@ class Config:
     device: str = "cpu"
     """Torch device of networks and storage."""
     collector: Literal["fast", "torchrl"] | None = None
-    """fast: amber_trl's GymCollector. torchrl: TorchRL's Collector (fast on the CPU, else torchrl).
-    Both collect the same frames."""
+    """fast: amber_trl's GymCollector, with a copy of the actor on the CPU where the networks are
+    elsewhere. torchrl: TorchRL's Collector, on the networks' device. Both collect the same frames
+    (fast)."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the update step and, in runs of at least 500 000 steps on the CPU, the actor too.
+    """Compile the update step and, in runs of at least 500 000 steps, the fast collector's actor.
     auto: in runs of at least 100 000 frames, if a compiler works."""
     num_threads: Annotated[int, Range(1)] = 1
     """Threads that torch uses; for networks of this size one is fastest."""
@@ -195,7 +197,7 @@ def resolve(config: Config) -> EffectiveConfig:
     values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
-    values["collector"] = "fast" if torch.device(config.device).type == "cpu" else "torchrl"
+    values["collector"] = "fast"
     given = {name: value for name, value in asdict(config).items() if value is not None}
     values |= given
     effective = EffectiveConfig(**{"compiled": False, **values})  # open_run decides
@@ -326,20 +328,31 @@ def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiB
     )
 
 
+def build_env(config: EffectiveConfig) -> EnvBase:
+    """The environments, where the collector wants them."""
+    device = "cpu" if config.collector == "fast" else config.device
+    return make_env(config.env_id, config.num_envs, seed=config.seed, device=device)
+
+
 def build_collector(
     config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase, total_frames: int
 ) -> BaseCollector:
-    """The collector of whole batches, up to ``total_frames``."""
+    """The collector of whole batches, up to ``total_frames``.
+
+    The fast one acts by a copy of the actor where the networks are not on the CPU: a simulator
+    there would wait for the device at every step.
+    """
     size = config.frames_per_batch
     if config.collector == "fast":
+        elsewhere = torch.device(config.device).type != "cpu"
         steps = config.total_frames // config.num_envs
-        on_cpu = torch.device(config.device).type == "cpu"
         return GymCollector(
             env,
-            actor,
+            copy.deepcopy(actor).cpu() if elsewhere else actor,
             frames_per_batch=size,
             total_frames=total_frames,
-            compile_policy=config.compiled and on_cpu and steps >= _COMPILE_ACTOR_FROM_STEPS,
+            storing_device=config.device if elsewhere else None,
+            compile_policy=config.compiled and steps >= _COMPILE_ACTOR_FROM_STEPS,
         )
     return Collector(
         env,
@@ -364,7 +377,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     random.seed(config.seed)
     np.random.seed(config.seed)  # noqa: NPY002  (for environments that use it)
     torch.manual_seed(config.seed)
-    env = make_env(config.env_id, config.num_envs, seed=config.seed, device=config.device)
+    env = build_env(config)
     if config.staleness_metric == "per_dimension" and isinstance(env.action_spec, Categorical):
         raise ValueError(
             f"staleness_metric='per_dimension' with env_id={config.env_id!r}, whose actions are "
@@ -512,7 +525,10 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             for _ in range(config.epochs):
                 epochs.append(update.epoch(stored, replay.epoch()))
                 update.raise_if_nonfinite(stored, age)
-            collector.update_policy_weights_()
+            if config.collector == "fast":
+                collector.update_policy_weights_(actor)  # it may act by a copy
+            else:
+                collector.update_policy_weights_()
             log.lap("update")
             values["minibatch_size"] = replay.batch_size
             log.iteration(batch, values, torch.cat(epochs), ledger)

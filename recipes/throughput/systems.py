@@ -28,6 +28,7 @@ from torchrl.envs import GymEnv
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
+from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
 from amber_trl.modules import gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
@@ -53,7 +54,7 @@ def recipe_config(work: Workload, run_dir: Path, **options: Any) -> ppo.Effectiv
 def check(work: Workload) -> None:
     """Raises a ValueError, and says why, if this is work that not all programs can do."""
     config = recipe_config(work, Path("unused"), num_envs=8)
-    env = make_env(config.env_id, 1, seed=0, device=config.device)
+    env = make_env(config.env_id, 1, seed=0)
     if isinstance(env.action_spec, Categorical):
         raise ValueError(f"env_id={work.env_id!r} has discrete actions: choose another task")
     env.close()
@@ -98,9 +99,19 @@ def stored_bytes(work: Workload, num_batches: int, **options: Any) -> int:
 def collect(work: Workload, turn: Turn, *, collector: Any, num_envs: int) -> None:
     """Collection alone, by the recipe's builders."""
     config = recipe_config(work, Path("unused"), collector=collector, num_envs=num_envs)
-    env = make_env(config.env_id, config.num_envs, seed=0, device=config.device)
+    env = ppo.build_env(config)
     actor, *_ = ppo.build_networks(config, env)
     for _ in ppo.build_collector(config, env, actor, ENDLESS):
+        turn()
+
+
+def collect_on_device(work: Workload, turn: Turn, *, num_envs: int) -> None:
+    """Collection alone, with the actor on the device, for which every step waits."""
+    config = recipe_config(work, Path("unused"), num_envs=num_envs)
+    env = ppo.build_env(config)
+    actor, *_ = ppo.build_networks(config, env)
+    frames = config.frames_per_batch
+    for _ in GymCollector(env, actor, frames_per_batch=frames, storing_device=config.device):
         turn()
 
 

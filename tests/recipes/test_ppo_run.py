@@ -1,6 +1,7 @@
 """The main recipe at work: what a run leaves, and that it leaves the same again."""
 
 import csv
+import dataclasses
 import errno
 import json
 import math
@@ -271,3 +272,30 @@ def test_a_disk_that_fills_up_last_does_not_hide_what_happened_first(
 
 def _interrupted(*_: Any, **__: Any) -> None:
     raise RuntimeError("what happened first")
+
+
+def test_on_another_device_the_fast_collector_acts_by_a_copy_on_the_cpu(ppo: ModuleType) -> None:
+    config = ppo.resolve(ppo.Config(env_id="Pendulum-v1", smoke=True))
+    env = ppo.build_env(config)
+    actor, *_ = ppo.build_networks(config, env)
+    elsewhere = dataclasses.replace(config, device="cuda")
+    collector = ppo.build_collector(elsewhere, env, actor, 512)
+    assert collector.policy is not actor
+    assert collector.storing_device == torch.device("cuda")
+    with torch.no_grad():
+        for tensor in (*actor.parameters(), *actor.buffers()):
+            tensor += 1
+    collector.update_policy_weights_(actor)
+    acting = collector.policy.state_dict()
+    assert all(torch.equal(acting[name], value) for name, value in actor.state_dict().items())
+    assert ppo.build_collector(config, env, actor, 512).policy is actor
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compile", ["off", "on"])
+@pytest.mark.parametrize("collector", ["fast", "torchrl"])
+def test_trains_on_cuda(ppo: ModuleType, tmp_path: Path, compile: str, collector: str) -> None:
+    options = {"device": "cuda", "compile": compile, "collector": collector}
+    summary = _train(ppo, tmp_path / "run", **options)
+    assert math.isfinite(summary["final_score"])
