@@ -9,6 +9,7 @@ where ``pi_old`` is the behaviour policy that collected the frame. The paper is 
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -206,7 +207,7 @@ def check_drop_factor(drop_factor: float) -> float:
         >>> check_drop_factor(0.25)
         0.25
     """
-    if isinstance(drop_factor, bool) or not isinstance(drop_factor, int | float):
+    if isinstance(drop_factor, bool) or not isinstance(drop_factor, Real):
         raise ValueError(
             f"drop_factor={drop_factor!r} is no number: give one in [0, inf], inf keeping all"
         )

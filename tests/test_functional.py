@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -258,7 +259,9 @@ def test_what_is_no_drop_factor_is_refused(value: Any) -> None:
 
 def test_drop_factors() -> None:
     assert [check_drop_factor(value) for value in (0, 1, 0.25, INF)] == [0, 1, 0.25, INF]
-    assert isinstance(check_drop_factor(1), float)
+    numbers: list[Any] = [1, np.float32(1), np.int64(1)]
+    for value in numbers:
+        assert type(check_drop_factor(value)) is float
 
 
 # 489 iterations of 2048 frames reach 1 000 000; the last starts at 488 * 2048 = 999 424.
