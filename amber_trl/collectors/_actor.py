@@ -204,7 +204,9 @@ class FrameActor:
 
     def _use_compiled(self, program: Program, inputs: Inputs, before: list[Tensor]) -> None:
         """Takes the compiled program for this batch if it does what the actor did, to rounding."""
-        if self._compiled is None or self._compiled.program is not program:
+        if self._compiled is None or not self._compiled.fits(program):
+            if self._compiled is not None:
+                _logger.warning("the actor has changed: it is compiled anew, which takes long")
             self._compiled = CompiledFrame(program, inputs)
         after = generator_states(self.device)
         set_generator_states(before, self.device)

@@ -28,6 +28,7 @@ class CompiledFrame:
 
     def __init__(self, program: Program, inputs: Sequence[Tensor]) -> None:
         self.program = program
+        self._forms = [_form(tensor) for tensor in program.kept()]
         example = (*inputs, *(tensor.detach() for tensor in program.kept()))
         try:
             with (
@@ -48,10 +49,19 @@ class CompiledFrame:
                 f"{COMPILER_NEEDS}; or do not compile it (compile_policy=False)"
             ) from error
 
+    def fits(self, program: Program) -> bool:
+        """Whether it is the code of a program, whose parameters have the form they had."""
+        return program is self.program and self._forms == [_form(t) for t in program.kept()]
+
     def begin(self) -> Callable[..., Sequence[Tensor]]:
         """The function from the inputs of a frame to its outputs, until the parameters change."""
         run, kept = self._run, [tensor.detach() for tensor in self.program.kept()]
         return lambda *inputs: run([*inputs, *kept])
+
+
+def _form(tensor: Tensor) -> tuple[object, ...]:
+    """What the code takes for granted, and would read out of bounds without."""
+    return tensor.dtype, tensor.shape, tensor.stride()
 
 
 class _Closed(nn.Module):

@@ -67,7 +67,6 @@ class AdamState:
             for p in group["params"]
             if id(p) in wanted
         ]
-        self._total = _count(optimizer)
         self._values: list[tuple[object, ...]] = []
         self._table = torch.empty(
             len(self.parameters), 5, dtype=torch.float64, device=self.parameters[0].device
@@ -83,7 +82,7 @@ class AdamState:
         """Learning rate, two betas, epsilon and weight decay per parameter, ``[parameters, 5]``.
 
         Raises:
-            ValueError: if parameters were added, or an option set that is not supported.
+            ValueError: if an option was set that is not supported.
         """
         groups = self._optimizer.param_groups
         values = [
@@ -92,11 +91,6 @@ class AdamState:
         ]
         if values != self._values:
             check_supported(self._optimizer)
-            if _count(self._optimizer) != self._total:
-                raise ValueError(
-                    f"the optimizer has {_count(self._optimizer)} parameters and had "
-                    f"{self._total} when the step was compiled: build a new UpdateStep"
-                )
             rows = [values[n][:5] for n in self._group_of]
             self._table.copy_(torch.tensor(rows, dtype=torch.float64))
             self._values = values
@@ -132,10 +126,6 @@ class AdamState:
 def _as_vector(step: torch.Tensor) -> torch.Tensor:
     # torch 2.13 silently drops what a compiled graph writes to a float64 scalar on the CPU.
     return step.view(1) if step.dtype == torch.float64 else step
-
-
-def _count(optimizer: torch.optim.Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def adam_update(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -24,11 +25,13 @@ _EXAMPLE_STORED = 129
 
 
 class CompiledStep:
-    """Gather, loss, gradients and Adam as one graph, for every minibatch size.
+    """Gather, loss, gradients and Adam as one graph, whatever the minibatch size.
 
     The graph is built at the first call, from the first frames at one fixed size, so that it does
-    not depend on how large the first minibatch happens to be; and again when a parameter is frozen
-    or thawed. Building it changes nothing of the loss, whether or not it succeeds.
+    not depend on how large the first minibatch happens to be; and another one for other keys, or
+    other frozen parameters. Building it changes nothing of the loss, whether or not it succeeds.
+    torch compiles it anew, at the call in question, for minibatches of one row, of very few or of
+    more than 4096, and for entries of another dtype or layout.
 
     Args:
         loss: a loss module built with ``functional=False``.
@@ -59,8 +62,12 @@ class CompiledStep:
         self._guard = guard
         self._max_grad_norm = max_grad_norm
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._trained: list[bool] = []
-        self._built: _Graph | None = None
+        self._places = [
+            (owner, name, parameter)
+            for owner in loss.modules()
+            for name, parameter in owner._parameters.items()
+        ]
+        self._graphs: dict[tuple[object, ...], _Graph] = {}
 
     def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
         """Learns from all rows of ``minibatch``, which were gathered from ``index``."""
@@ -83,13 +90,27 @@ class CompiledStep:
         return graph.packer.unpack(torch.stack(packed))
 
     def _graph(self, data: TensorDictBase) -> _Graph:
-        trained = [p.requires_grad for p in self._parameters]
-        if self._built is None or trained != self._trained:
-            self._trained = trained
+        self._check_parameters()
+        tensors = (key for key, value in data.items(True, True) if isinstance(value, torch.Tensor))
+        keys = sorted(tensors, key=str)
+        kind = (*(p.requires_grad for p in self._parameters), *keys)
+        if kind not in self._graphs:
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
             with shielded_children(), torch.random.fork_rng(), _kept_buffers(self._loss):
-                self._built = _Graph(self._loss, self._optimizer, data[rows], self._max_grad_norm)
-        return self._built
+                self._graphs[kind] = _Graph(
+                    self._loss, self._optimizer, data[rows], keys, self._max_grad_norm
+                )
+        return self._graphs[kind]
+
+    def _check_parameters(self) -> None:
+        now = [p for group in self._optimizer.param_groups for p in group["params"]]
+        same = len(now) == len(self._parameters) and all(map(operator.is_, now, self._parameters))
+        if not same or any(owner._parameters.get(n) is not p for owner, n, p in self._places):
+            raise ValueError(
+                "the parameters of the loss or of the optimizer are other tensors than when the "
+                "step was made: change them in place (load_state_dict does), or build a new "
+                "UpdateStep"
+            )
 
 
 class _Graph:
@@ -100,6 +121,7 @@ class _Graph:
         loss: LossModule,
         optimizer: torch.optim.Optimizer,
         example: TensorDictBase,
+        keys: Sequence[NestedKey],
         max_grad_norm: float | None,
     ) -> None:
         module = PlainModule(loss)
@@ -108,9 +130,7 @@ class _Graph:
             emitted["grad_norm"] = torch.zeros_like(total_loss(emitted))
         self.packer = MetricPacker(emitted, _EXAMPLE_ROWS)
         self._adam = AdamState(optimizer, parameters)
-        self._keys: list[NestedKey] = [
-            key for key, value in example.items(True, True) if isinstance(value, torch.Tensor)
-        ]
+        self._keys = keys
         self._device = parameters[0].device
         self._every_row: dict[int, torch.Tensor] = {}
         self._copies: dict[int, Tensors] = {}

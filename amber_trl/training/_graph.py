@@ -26,7 +26,10 @@ Step: TypeAlias = Callable[
 ]
 """Of parameters, Adam's state, hyperparameters, guard, stored entries and index; the metrics."""
 
-_KEPT_GUARDS = {"TENSOR_MATCH", "SHAPE_ENV", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"}
+_KEPT_GUARDS = {
+    *("TENSOR_MATCH", "DUPLICATE_INPUT", "SHAPE_ENV"),
+    *("GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"),
+}
 
 
 class PlainModule(torch.nn.Module):
@@ -116,7 +119,7 @@ def compile_step(step: Step) -> Step:
     """Compiles ``step`` as one graph that checks only what may change from call to call.
 
     By default every call would check about 1 500 facts about the loss's modules, which takes
-    longer than the step itself; kept are the checks of tensors, sizes and train or eval mode. The
+    longer than the step itself; kept are those of tensors, sizes and train or eval mode. The
     compiled code's own checks of the same sizes, a tenth of a step of 64 frames, are left out.
 
     Args:

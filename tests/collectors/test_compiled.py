@@ -1,13 +1,15 @@
 """That a compiled actor acts as the actor does, and what is refused."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
 from torchrl.modules import ProbabilisticActor
 
-from amber_trl.collectors import GymCollector, _actor
+from amber_trl.collectors import GymCollector, _actor, _ahead
+from amber_trl.collectors._program import Program
 from tests.collectors.problem import gaussian, integer, single, vector
 
 FRAMES = 64
@@ -90,3 +92,29 @@ def test_refuses_what_contradicts_it() -> None:
         GymCollector(env, actor, frames_per_batch=8, compile_policy=True, capture=False)
     with pytest.raises(TypeError, match=r"compile_policy={} is no bool"):
         GymCollector(env, actor, frames_per_batch=8, compile_policy={})  # type: ignore[arg-type]
+
+
+def test_is_compiled_anew_for_parameters_of_another_form(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The code takes their sizes for granted, and would read out of bounds."""
+    made = []
+
+    class Interpreted(_ahead.CompiledFrame):
+        def __init__(self, program: Program, inputs: object) -> None:
+            self.program, self._forms = program, [_ahead._form(t) for t in program.kept()]
+            self._run: Any = lambda tensors: program.closed(*tensors)
+            made.append(program)
+
+    monkeypatch.setattr(_actor, "CompiledFrame", Interpreted)
+    actor = gaussian(3, 1)
+    collector = GymCollector(single("Pendulum-v1"), actor, frames_per_batch=8, compile_policy=True)
+    for _ in range(2):
+        collector.rollout()
+    assert len(made) == 1
+    for parameter in actor.parameters():
+        if parameter.ndim == 2:
+            parameter.data = parameter.data.t().contiguous().t()
+    collector.rollout()
+    assert len(made) == 2
+    assert "the actor has changed: it is compiled anew" in caplog.text

@@ -65,7 +65,7 @@ def test_refuses_options_and_parameters_that_come_later(compiled: Learner) -> No
     group["amsgrad"] = False
     compiled.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
     try:
-        with pytest.raises(ValueError, match="has 13 parameters and had 12"):
+        with pytest.raises(ValueError, match="are other tensors than when"):
             compiled.update(FRAMES[:64])
     finally:
         compiled.optimizer.param_groups.pop()
