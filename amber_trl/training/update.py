@@ -33,11 +33,12 @@ class UpdateStep:
 
     It reads the keys that the loss reads, and ``index`` where a minibatch has it. Metrics are
     tensors; turning them into numbers is left to the caller. Compiling takes about ten seconds, at
-    the first call. The compiled step reads at every call (an epoch is one): learning rate, betas,
-    epsilon and weight decay, the optimiser's state, the loss's buffers (``loss.clip_epsilon``),
-    ``requires_grad`` and train or eval mode. Everything else that configures the loss it reads
-    once. It leaves ``.grad`` alone and calls no optimiser hooks. On CUDA it replays one CUDA graph
-    per minibatch size.
+    the first call, and at later ones with other keys, dtypes or frozen parameters, or minibatches
+    of one row, of very few or of more than 4096. The compiled step reads at every call (an epoch is
+    one): learning rate, betas, epsilon and weight decay, the optimiser's state, the loss's buffers
+    (``loss.clip_epsilon``), ``requires_grad`` and train or eval mode. Everything else that
+    configures the loss it reads once. It leaves ``.grad`` alone and calls no optimiser hooks. On
+    CUDA it replays one CUDA graph per minibatch size.
 
     Args:
         loss: a TorchRL loss module that emits scalar ``loss_*`` entries; to be compiled, built
@@ -123,7 +124,8 @@ class UpdateStep:
 
         Raises:
             KeyError: if the loss emits no entry whose name starts with ``loss_``.
-            ValueError: if such an entry is not a scalar.
+            ValueError: if such an entry is not a scalar, or, compiled, if a parameter of the loss or
+                of the optimiser is another tensor than when the step was made.
         """
         return self._step.step(minibatch, minibatch.get("index", None))
 
