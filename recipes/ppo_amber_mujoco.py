@@ -94,8 +94,8 @@ class Config:
     elsewhere. torchrl: TorchRL's Collector, on the networks' device. Both collect the same frames
     (fast)."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the update step and, in runs of at least 500 000 steps, the fast collector's actor.
-    auto: in runs of at least 100 000 frames, if a compiler works."""
+    """Compile the update step and, in runs with total_frames / num_envs of at least 500 000, the
+    actor of the fast collector. auto: in runs of at least 100 000 frames, if a compiler works."""
     num_threads: Annotated[int, Range(1)] = 1
     """Threads that torch uses; for networks of this size one is fastest."""
     run_dir: Path | None = None
@@ -511,6 +511,8 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
                 logger.error("policy.pt and summary.json could not be written: %s", error)
 
         stack.push(finish)  # an error, too, leaves what there is
+        if config.compiled:
+            tqdm.write("compiling in the first iteration; a stop takes effect after it", sys.stdout)
         log.lap("checkpoint")
         for batch in collector:
             log.lap("collect")
