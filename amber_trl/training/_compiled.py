@@ -91,8 +91,8 @@ class CompiledStep:
 
     def _graph(self, data: TensorDictBase) -> _Graph:
         self._check_parameters()
-        tensors = (key for key, value in data.items(True, True) if isinstance(value, torch.Tensor))
-        keys = sorted(tensors, key=str)
+        entries = data.exclude("index").items(True, True)  # where a minibatch is from, no input
+        keys = sorted((key for key, value in entries if isinstance(value, torch.Tensor)), key=str)
         kind = (*(p.requires_grad for p in self._parameters), *keys)
         if kind not in self._graphs:
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
