@@ -30,7 +30,7 @@ the study of Han & Sung (arXiv 1710.04423):
   drop       amber with drop factors 0.1 to 0.3                     300
   clip       ppo and mber_l2 to mber_l8 with clip ranges 0.2 to 0.7 1800
 
-A million frames took 7 to 35 minutes on one core of a busy machine, by task and setup; _m64 takes
+A million frames took 6 to 35 minutes on one core of a busy machine, by task and setup; _m64 takes
 up to L times as long.
 """
 
@@ -260,13 +260,26 @@ def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) 
         for job in found:
             _say(f"{states[job.name]:11s} {job.name}: {' '.join(command_line(job.config))}")
     elif config.archive is not None:
-        size = sum(archive(j, config.archive) for j in found if states[j.name] == "finished")
+        size = sum(_archive(j, config.archive, states) for j in found)
         for name, word in states.items():
             if word != "finished":
                 _say(f"left out, as it is {word}: {name}")
         _say(f"{size / 1e6:.1f} MB of finished runs in {config.archive}")
     _say(f"{len(found)} runs in {config.study}: {_words(states)}")
     return 1 if "damaged" in states.values() else 0
+
+
+def _archive(job: Job, directory: Path, states: dict[str, runs.State]) -> int:
+    if states[job.name] != "finished":
+        return 0
+    try:
+        return archive(job, directory)
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(job.run_dir):
+            raise  # nothing is wrong with the run
+        _say(f"damaged: {job.name}: {error}")
+        states[job.name] = "damaged"
+        return 0
 
 
 def _words(states: Mapping[str, str]) -> str:

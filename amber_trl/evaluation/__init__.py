@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         average_normalized_score_table,
         improvement_table,
         markdown,
+        reuse_table,
         score_table,
         tasks_apart,
     )
@@ -78,6 +79,7 @@ _MODULES = {
         "average_normalized_score_table",
         "improvement_table",
         "markdown",
+        "reuse_table",
         "score_table",
         "tasks_apart",
     ),
@@ -125,6 +127,7 @@ __all__ = [
     "read_study",
     "record_episode",
     "reference_returns",
+    "reuse_table",
     "score_table",
     "scores_by_seed",
     "scores_over",

@@ -16,7 +16,7 @@ from amber_trl.evaluation.study import Selection, Study
 from amber_trl.evaluation.tables import METRICS
 
 _LOG = logging.getLogger(__name__)
-_BAND = "Thick lines: mean over seeds, with 95 % bootstrap intervals; thin lines: seeds."
+_BAND = "Thick lines: mean over seeds, with 95 % bootstrap intervals of several; thin lines: seeds."
 _SMOOTH = "Running means over ten iterations (fewer in short runs)."
 
 

@@ -13,6 +13,7 @@ from amber_trl.evaluation import sections
 from amber_trl.evaluation.comparisons import main_setups, pairs
 from amber_trl.evaluation.gallery import pictures
 from amber_trl.evaluation.references import reference_returns
+from amber_trl.evaluation.run_files import RunError
 from amber_trl.evaluation.study import Selection, Study, read_study
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def write_report(
     read = read_study([study], partial=partial)
     lines = ["# Results", _introduction()]
     if (study / _NOTES).exists():
-        lines.append((study / _NOTES).read_text().strip())
+        lines.append(_read_notes(study / _NOTES))
     for protocol in read.settings:
         tables: sections.Tables = {}
         lines.append(f"## Protocol `{protocol}`")
@@ -108,13 +109,18 @@ def _introduction() -> str:
 def _protocol(study: Study, protocol: str, tables: sections.Tables) -> Iterator[str]:
     setups = study.setups_of(protocol)
     yield from sections.what_was_run(study, protocol)
+    each = [one for name in setups if (one := study.select(protocol, [name])) is not None]
+    yield from sections.scores(each, setups, tables)
+    if not study.departures(protocol):
+        yield from sections.agreement(tables)
+    yield from sections.reuse(study, protocol, tables)
     names = main_setups(setups)
     main = study.select(protocol, names, all_tasks=True)
-    if main is not None:
-        yield from (f"Left out of the comparison: {words}." for words in main.left_out)
-        yield from sections.scores(main, setups, tables)
-        yield from sections.agreement(tables)
+    if main is None:
+        yield f"No comparison: there is no task and seed that all of {', '.join(names)} have."
+    else:
         yield from sections.aggregates(main, tables)
+        yield from (f"Left out: {words}." for words in main.left_out)
         for task in main.tasks:
             if task not in reference_returns().index:
                 _LOG.warning("%s is in no normalised score: it has no reference returns", task)
@@ -126,11 +132,19 @@ def _protocol(study: Study, protocol: str, tables: sections.Tables) -> Iterator[
     whole = [name for name in setups if main is not None and _has_all(study, protocol, name, main)]
     if len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
         yield from sections.average_normalized(all_setups, setups, tables)
+        yield from (f"Left out: {words}." for words in all_setups.left_out)
 
 
 def _has_all(study: Study, protocol: str, name: str, main: Selection) -> bool:
     rows = study.runs[(study.runs["protocol"] == protocol) & (study.runs["setup"] == name)]
     return set(main.tasks) <= set(rows["task"])
+
+
+def _read_notes(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise RunError(f"{file} is not UTF-8 ({error}): save it as such") from error
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -95,18 +96,19 @@ class Run:
 
 
 def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
-    """Run directories under the given paths, at any depth.
+    """Run directories under the given paths, at any depth, links followed.
 
     Args:
         paths: run directories, or folders that hold some.
 
     Returns:
-        The directories, sorted, each once.
+        The directories, sorted, each once, by whatever names it is reached.
 
     Raises:
         FileNotFoundError: if a path does not exist.
         RunError: if there is no run under one of them, or a folder has files of a run and other
             runs below it.
+        OSError: if a folder cannot be read.
 
     Examples:
         >>> import tempfile
@@ -118,22 +120,38 @@ def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
         ...     [run.name for run in find_runs([folder])]
         ['b']
     """
-    found: set[Path] = set()
+    found: dict[Path, Path] = {}
     for given in paths:
         path = Path(given)
         if not path.exists():
             raise FileNotFoundError(
                 f"{path} is not there: name a run directory, or a folder of some"
             )
-        marked = {mark.parent for name in _MARKS for mark in path.rglob(name)}
+        marked = set(_marked(path)) if path.is_dir() else set()
         if not marked:
             raise RunError(f"{path} holds no run: none of {list(_MARKS)} is under it")
         for run in sorted(marked):
             outer = sorted(marked.intersection(run.parents))
             if not any(_is_in_checkpoint(run, of) for of in outer):
                 _refuse_runs_below(outer, run)
-                found.add(run)
-    return sorted(found)
+                found.setdefault(run.resolve(), run)
+    return sorted(found.values())
+
+
+def _marked(path: Path) -> Iterator[Path]:
+    """Folders with files of a run; one that several links lead to is given once."""
+    seen: set[str] = set()
+    for folder, below, files in os.walk(path, onerror=_raise, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            below.clear()
+        elif not {*_MARKS}.isdisjoint([*below, *files]):
+            yield Path(folder)
+        seen.add(real)
+        below.sort()
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _is_in_checkpoint(path: Path, run: Path) -> bool:
@@ -174,6 +192,10 @@ def read_run(path: str | PathLike[str]) -> Run:
     """
     path = Path(path)
     config, summary = read_config(path), read_summary(path)
+    try:
+        setup = Setup.from_config(config)
+    except ValueError as error:
+        raise RunError(f"{path / 'config.json'}: {error}") from error
     if summary["interrupted"]:
         raise UnfinishedRunError(
             f"{path}: interrupted after {summary['frames']} frames; finish it, or remove it"
@@ -183,7 +205,7 @@ def read_run(path: str | PathLike[str]) -> Run:
         config,
         read_versions(path),
         summary,
-        Setup.from_config(config),
+        setup,
         read_table(table_file(path, "episodes"), _EPISODE_TYPES),
         read_table(table_file(path, "iterations"), _ITERATION_TYPES),
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 _CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
 _NUM_BATCHES = {"ppo": 1, "amber": 8}
 _DROP_FACTOR = 0.25
@@ -49,11 +51,13 @@ class Setup:
 
         Raises:
             KeyError: if a field is missing.
-            ValueError: if the method is not known.
+            ValueError: if the method is not known, or drops no batch and has a drop factor.
         """
         if config["setup"] not in _CLIP_EPSILON:
             raise ValueError(f"setup={config['setup']!r} is none of {list(_CLIP_EPSILON)}")
         drop = config["drop_factor"]
+        if drop is not None and config["setup"] != "amber":
+            raise ValueError(f"drop_factor={drop} with setup={config['setup']!r}, which drops none")
         return cls(
             config["setup"],
             config["num_batches"],
@@ -71,9 +75,9 @@ class Setup:
         if self.num_batches != _NUM_BATCHES.get(self.method):
             parts.append(f"l{self.num_batches}")
         if self.clip_epsilon != _CLIP_EPSILON[self.method]:
-            parts.append(f"clip{self.clip_epsilon:g}")
+            parts.append(f"clip{_short(self.clip_epsilon)}")
         if self.drop_factor not in (None, _DROP_FACTOR):
-            parts.append(f"drop{self.drop_factor:g}")
+            parts.append(f"drop{_short(self.drop_factor)}")
         if not self.scale_minibatch:
             parts.append("m64")
         if self.minibatches != "uniform":
@@ -125,5 +129,10 @@ class Setup:
 
 
 def _scientific(value: float) -> str:
-    digits, _, exponent = f"{value:e}".partition("e")
-    return f"{float(digits):g}e{int(exponent)}"
+    digits, _, exponent = np.format_float_scientific(value).partition("e")
+    return f"{_short(float(digits))}e{int(exponent)}"
+
+
+def _short(value: float) -> str:
+    """As short as it can be without being another number's."""
+    return str(value).removesuffix(".0")

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from amber_trl.evaluation.references import PAPER_SETTINGS
 from amber_trl.evaluation.run_files import RunError, UnfinishedRunError
 from amber_trl.evaluation.runs import Run, find_runs, read_run
 from amber_trl.evaluation.setups import Setup
@@ -103,6 +104,15 @@ class Study:
         """The setups that a protocol has runs of, in order."""
         there = set(self.runs.loc[self.runs["protocol"] == protocol, "setup"])
         return {name: setup for name, setup in self.setups.items() if name in there}
+
+    def departures(self, protocol: str) -> list[str]:
+        """In what a protocol's runs differ from the paper's, in words; empty if in nothing."""
+        settings = self.settings[protocol]
+        return [
+            f"{name} {settings[name]} (the paper: {paper})"
+            for name, paper in PAPER_SETTINGS.items()
+            if name in settings and settings[name] != paper
+        ]
 
     def rows(self, table: str, selection: Selection) -> pd.DataFrame:
         """The rows of a table that belong to selected runs.

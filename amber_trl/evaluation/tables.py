@@ -19,6 +19,7 @@ from amber_trl.evaluation.references import (
 from amber_trl.evaluation.setups import Setup
 from amber_trl.evaluation.statistics import (
     Estimate,
+    Scores,
     average_normalized_scores,
     bootstrap,
     gaussian_improvement,
@@ -28,7 +29,7 @@ from amber_trl.evaluation.statistics import (
     probability_of_improvement,
     welch_difference,
 )
-from amber_trl.evaluation.study import Selection
+from amber_trl.evaluation.study import Selection, Study
 
 METRICS = ("final", "speed")
 _PAPER_SEEDS = 10
@@ -94,11 +95,13 @@ def improvement_table(
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per task, and a last one, ``all tasks``. In each, ``seeds`` is the fewest of the
-        two; then come the ``difference`` of the means with its 95 % bootstrap interval ``low``, ``high`` (NaN in the last row, as tasks have their own
-        scales), the ``probability`` that a run of ``better`` scores above one of ``than``, with
-        its interval ``probability_low``, ``probability_high``, and the same of the paper, from
-        its means and deviations: ``paper_difference``, ``paper_probability``.
+        A row per task and, if they are several, a last one, ``all tasks``. In each, ``seeds`` is the fewest of the
+        two; then come the ``difference`` of the means with its 95 % bootstrap interval ``low``,
+        ``high`` (NaN in the last row, as tasks have their own scales), the ``probability`` that a
+        run of ``better`` scores above one of ``than``, with its interval ``probability_low``,
+        ``probability_high`` (NaN where resampling cannot change it, as where all runs of one are
+        above all of the other), and the same of the paper, from its means and deviations:
+        ``paper_difference``, ``paper_probability``.
 
     Examples:
         >>> import pandas as pd
@@ -109,7 +112,7 @@ def improvement_table(
         >>> selection = Selection(("ppo", "amber"), ("Hopper-v5",), runs)
         >>> table = improvement_table(selection, setups, "amber", "ppo", "final")
         >>> table[["task", "difference", "probability"]].values.tolist()
-        [['Hopper-v5', 0.5, 0.5], ['all tasks', nan, 0.5]]
+        [['Hopper-v5', 0.5, 0.5]]
     """
     ours, theirs = selection.scores(better, metric), selection.scores(than, metric)
     papers = [_paper_scores(setups[name], metric) for name in (better, than)]
@@ -125,19 +128,47 @@ def improvement_table(
         rows.append(
             {"task": task, "seeds": seeds}
             | _cells("difference", bootstrap(_difference, one, other))
-            | _cells(
-                "probability", bootstrap(probability_of_improvement, one, other), "probability_"
-            )
+            | _cells("probability", _probability(one, other), "probability_")
             | {"paper_difference": cell[0] - cell[2], "paper_probability": _implied([cell])}
         )
-    together = bootstrap(probability_of_improvement, ours, theirs)
-    whole = len(known) == len(rows)
-    rows.append(
-        {"task": "all tasks", "seeds": min(row["seeds"] for row in rows)}
-        | _cells("probability", together, "probability_")
-        | {"paper_probability": _implied(known) if whole else np.nan}
-    )
+    if len(rows) > 1:
+        whole = len(known) == len(rows)
+        rows.append(
+            {"task": "all tasks", "seeds": min(row["seeds"] for row in rows)}
+            | _cells("probability", _probability(ours, theirs), "probability_")
+            | {"paper_probability": _implied(known) if whole else np.nan}
+        )
     return pd.DataFrame(rows)
+
+
+def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
+    """How much each setup that drops batches used of the older ones, by task.
+
+    Args:
+        study: all runs.
+        protocol: which of them.
+
+    Returns:
+        A row per task and setup with ``seeds``, the mean of ``active_batches`` over training, the
+        ``share`` of iterations in which there were several, and the ``last_frame`` of the last of
+        those (0 if there is none); all three means over seeds.
+
+    Examples:
+        >>> from amber_trl.evaluation import read_study, reuse_table
+        >>> study = read_study(["docs/data/study/paper/Pendulum-v1"])  # doctest: +SKIP
+        >>> reuse_table(study, "paper")["active_batches"].tolist()  # doctest: +SKIP
+        [7.13...]
+    """
+    names = [name for name, setup in study.setups_of(protocol).items() if setup.method == "amber"]
+    table = study.iterations[study.iterations["protocol"] == protocol]
+    table = table[table["setup"].isin(names)]
+    several = table["active_batches"] > 1
+    table = table.assign(share=several, last_frame=table["frames"].where(several, 0))
+    by_run = table.groupby(["task", "setup", "seed"], as_index=False)
+    runs = by_run.agg({"active_batches": "mean", "share": "mean", "last_frame": "max"})
+    by_cell = runs.groupby(["task", "setup"], as_index=False)
+    mean = {name: (name, "mean") for name in ("active_batches", "share", "last_frame")}
+    return by_cell.agg(seeds=("seed", "size"), **mean)
 
 
 def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:
@@ -260,6 +291,11 @@ def markdown(table: pd.DataFrame) -> str:
 
 def _cells(name: str, estimate: Estimate, prefix: str = "") -> dict[str, float]:
     return {name: estimate.value, f"{prefix}low": estimate.low, f"{prefix}high": estimate.high}
+
+
+def _probability(ours: Scores, theirs: Scores) -> Estimate:
+    found = bootstrap(probability_of_improvement, ours, theirs)
+    return found if found.low < found.high else Estimate(found.value, np.nan, np.nan)
 
 
 def _difference(

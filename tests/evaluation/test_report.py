@@ -35,9 +35,12 @@ def test_the_page_of_real_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "torch 2.13.0+cpu" in page
     assert "| Pendulum-v1 | 0-2 | 0-2 |" in page
     # What docs said of these runs before there was a report.
-    assert "| Pendulum-v1 | -156.8 [-166.0, -150.5] | -683 ± 494 | -154.8 [" in page
-    assert "fewer than 5 seeds allow no conclusion" in page
-    assert "-683 ± 494" in page
+    assert "| Pendulum-v1 | ppo | 3 | -156.8 [-166.0, -150.5] | -683 ± 494 |" in page
+    assert "| Pendulum-v1 | amber | 3 | -154.8 [" in page
+    assert "Fewer than 5 seeds allow no conclusion" in page
+    assert "not the paper's experiments" not in page
+    assert "There is no score that the paper has and of which there are 5 seeds" in page
+    assert "| Pendulum-v1 | amber | 7." in page  # batches in use, of eight
     scores = pd.read_csv(tmp_path / "out" / "tables" / "paper-speed-scores.csv")
     amber = scores[scores["setup"] == "amber"].iloc[0]
     assert amber["mean"] == pytest.approx(-281.4, abs=0.05)
@@ -96,7 +99,35 @@ def test_a_partial_report_lists_what_it_left_out(tmp_path: Path) -> None:
     page = report(study, tmp_path / "out", "--partial")
     assert "## Left out" in page
     assert "amber-seed1: interrupted after 1000 frames" in page
-    assert "Left out of the comparison: ppo on Hopper-v5, seed 1." in page
+    assert "Left out: ppo on Hopper-v5, seed 1." in page
+
+
+def test_setups_without_a_common_task_are_not_compared_and_it_says_so(tmp_path: Path) -> None:
+    levels = {("Hopper-v5", "ppo"): [1.0, 2.0], ("Swimmer-v5", "amber"): [3.0, 4.0]}
+    page = report(write_study(tmp_path / "study", levels), tmp_path / "out", "--partial")
+    assert "No comparison: there is no task and seed that all of ppo, amber have." in page
+    for row in ("| Hopper-v5 | ppo | 2 | 1.50 [", "| Swimmer-v5 | amber | 2 | 3.50 ["):
+        assert row in page
+
+
+def test_other_settings_than_the_papers_are_said_and_not_held_to_its_scores(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0, 2.0, 3.0, 4.0, 5.0]})
+    for run in (study / "paper" / "Hopper-v5").iterdir():
+        edit(run / "config.json", gamma=0.5, epochs=10)
+    page = report(study, tmp_path / "out")
+    assert "not the paper's experiments: total_frames 1000 (the paper: 1000000)" in page
+    assert "gamma 0.5 (the paper: 0.99)" in page
+    assert "epochs" not in page
+    assert "Agreement with the paper" not in page
+
+
+def test_notes_in_another_encoding_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]})
+    (study / "notes.md").write_bytes("Größe".encode("latin-1"))
+    assert main(["report", str(study), "--out", str(tmp_path / "out")]) == 1
+    assert f"error: {study}/notes.md is not UTF-8" in capsys.readouterr().err
 
 
 def test_several_setups_and_protocols_have_their_sections(tmp_path: Path) -> None:

@@ -61,6 +61,19 @@ def test_runs_are_found_at_any_depth_and_not_inside_each_other(tmp_path: Path) -
         find_runs([tmp_path / "nowhere"])
 
 
+def test_links_are_followed_and_a_run_is_found_once(tmp_path: Path) -> None:
+    first, second = (write_run(tmp_path / "real", seed=seed) for seed in (0, 1))
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "a").symlink_to(second, target_is_directory=True)
+    (study / "loop").symlink_to(study, target_is_directory=True)
+    assert find_runs([study]) == [study / "a"]
+    (study / "b").symlink_to(tmp_path / "real", target_is_directory=True)
+    found = find_runs([study, first])
+    assert [path.resolve() for path in found] == [second, first]
+    assert len(find_runs([second, study / "a"])) == 1
+
+
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "episodes.csv.gz"])
 @pytest.mark.parametrize("where", [".", "paper", "paper/Pendulum-v1"])
 def test_a_stray_file_hides_no_runs(tmp_path: Path, name: str, where: str) -> None:
@@ -104,6 +117,10 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "not an object": (lambda run: (run / "config.json").write_text("[]"), "config.json holds no"),
     "another recipe's": (lambda run: edit_away(run, "setup"), r"lacks \['setup'\]"),
     "a field missing": (lambda run: edit_away(run, "protocol"), r"lacks \['protocol'\]"),
+    "a drop factor": (
+        lambda run: edit(run / "config.json", drop_factor=0.1),
+        r"config\.json: drop_factor=0\.1 with setup='ppo'",
+    ),
     "another method": (lambda run: edit(run / "config.json", setup="trpo"), "setup='trpo'"),
     "no episodes": (lambda run: (run / "episodes.csv").unlink(), "neither plain nor"),
     "twice": (lambda run: shutil.copy(run / "episodes.csv", run / "episodes.csv.gz"), "both"),

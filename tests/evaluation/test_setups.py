@@ -26,6 +26,9 @@ def from_config(setup: str, **changed: object) -> Setup:
         ("mber", {"minibatches": "episodic"}, "mber_l2_episodic", None),
         ("mber", {"clip_epsilon": 0.2, "scale_minibatch": False}, "mber_l2_clip0.2_m64", None),
         ("ppo", {"learning_rate": 4e-5}, "ppo_lr4e-5", None),
+        ("ppo", {"clip_epsilon": 0.3000001}, "ppo_clip0.3000001", None),
+        ("ppo", {"clip_epsilon": 0.30000002}, "ppo_clip0.30000002", None),
+        ("ppo", {"learning_rate": 3.0000001e-4}, "ppo_lr3.0000001e-4", None),
     ],
 )
 def test_names(setup: str, changed: dict[str, object], name: str, paper: str | None) -> None:
@@ -50,3 +53,8 @@ def test_what_an_ablation_is_of() -> None:
 def test_an_unknown_method_is_named() -> None:
     with pytest.raises(ValueError, match="setup='trpo'"):
         Setup.from_config({"setup": "trpo"})
+
+
+def test_a_drop_factor_of_what_drops_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"drop_factor=0\.3 with setup='ppo'"):
+        from_config("ppo", drop_factor=0.3)

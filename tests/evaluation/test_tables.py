@@ -19,10 +19,12 @@ from amber_trl.evaluation import (
     mean_score,
     read_study,
     reference_returns,
+    reuse_table,
     score_table,
     tasks_apart,
 )
 from amber_trl.evaluation.comparisons import pairs
+from amber_trl.evaluation.sections import conclusion
 from tests.evaluation.runs import write_run, write_study
 
 LEVELS = {
@@ -87,6 +89,35 @@ def test_improvement_by_task_and_over_all(selection: Selection, study: Study) ->
     assert math.isnan(whole["paper_probability"])  # the paper lacks one of the tasks
     assert cell(table, task="Swimmer-v5")["difference"] == pytest.approx(90 - 70)
     assert cell(table, task="Swimmer-v5")["paper_difference"] == pytest.approx(102.9 - 68.4)
+
+
+def test_where_all_runs_of_one_are_above_all_of_the_other_there_is_no_interval(
+    tmp_path: Path,
+) -> None:
+    levels = {("Hopper-v5", "ppo"): [1.0, 2, 3, 4, 5], ("Hopper-v5", "amber"): [6.0, 7, 8, 9, 10]}
+    study = read_study([write_study(tmp_path, levels)])
+    found = study.select("paper", ["ppo", "amber"])
+    assert found is not None
+    table = improvement_table(found, dict(study.setups), "amber", "ppo", "final")
+    (row,) = table.to_dict("records")  # and none of all tasks, as there is but one
+    assert row["probability"] == 1
+    assert math.isnan(row["probability_low"])
+    assert math.isnan(row["probability_high"])
+    words = conclusion(table, "amber", "ppo", "final")
+    assert words.startswith("On single tasks of 5 seeds or more the interval of the difference")
+    both = pd.concat([table, table.assign(task="all tasks")], ignore_index=True)
+    assert "1.00; no resampling of the seeds changes it" in conclusion(both, "amber", "ppo", "x")
+
+
+def test_how_much_was_used_of_older_batches(study: Study) -> None:
+    table = reuse_table(study, "paper")
+    assert set(table["setup"]) == {"amber"}
+    row = cell(table, task="Hopper-v5")
+    # One batch in the first of ten iterations, two in the second, three in the others.
+    assert row["seeds"] == 3
+    assert row["active_batches"] == pytest.approx((1 + 2 + 8 * 3) / 10)
+    assert row["share"] == pytest.approx(0.9)
+    assert row["last_frame"] == 1000
 
 
 def test_interquartile_mean_leaves_out_what_has_no_reference(selection: Selection) -> None:

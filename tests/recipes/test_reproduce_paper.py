@@ -344,3 +344,21 @@ def test_an_archive_that_would_mix_with_the_study_is_refused(
     code = _main(recipe, monkeypatch, *options, "--compile", "off", "--archive", archive)
     assert code.startswith(f"error: archive={archive} with study=study: neither may be in the")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_lacks_what_is_archived_is_named_and_passed_over(
+    recipe: ModuleType,
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(finished.run_dir.parents[2], study)
+    (study / finished.name / "versions.json").unlink()
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--setups", "amber", "--compile", "off", "--archive", str(tmp_path / "archive")]
+    assert _main(recipe, monkeypatch, *options) == 1
+    shown = capsys.readouterr().out
+    assert f"damaged: {finished.name}: [Errno 2]" in shown
+    assert f"left out, as it is damaged: {finished.name}" in shown
