@@ -94,7 +94,7 @@ def test_resumed_twice_is_byte_identical(
 
 
 def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path) -> None:
-    options = {"compile": "on", "total_frames": 1024}
+    options = {"compile": "on", "total_frames": 1024, "hidden_sizes": (8,)}
     ppo.train(_config(ppo, tmp_path / "whole", **options))
     _train_until(ppo, _config(ppo, tmp_path / "stopped", **options), 512)
     command = [sys.executable, _SCRIPT, "--resume", str(tmp_path / "stopped"), "--no-progress"]
