@@ -21,7 +21,8 @@ stay at 64 frames), _episodic (contiguous minibatches), as in mber_l8_clip0.2_m6
 the study of Han & Sung (arXiv 1710.04423):
 
   main       ppo and amber on the twelve tasks, one environment     120 runs with five seeds
-  default    the same with eight environments                       120
+  control    ppo with amber's clip range, on the same tasks          60
+  default    the main part with eight environments                  120
   mber       mber_l2 on the twelve tasks                             60
   episodic   uniform and contiguous minibatches, three tasks         30
   minibatch  M = 64 and M = 64 L, clip range 0.2, one task           40

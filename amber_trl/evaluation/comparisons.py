@@ -8,6 +8,9 @@ from typing import Any
 
 from amber_trl.evaluation.setups import Setup
 
+_CONTROL = "ppo_clip0.4"
+"""PPO with AMBER's clip range: what AMBER is wherever it uses the newest batch alone."""
+
 
 def main_setups(setups: Mapping[str, Setup]) -> list[str]:
     """The setups of the main comparison: ppo and amber, or all where neither is there."""
@@ -25,7 +28,7 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
         >>> pairs({setup.name: setup for setup in setups})
         [('mber_l2', 'ppo'), ('mber_l2', 'mber_l2_episodic')]
     """
-    found = [("amber", "ppo")]
+    found = [("amber", "ppo"), ("amber", _CONTROL)]
     for name, setup in setups.items():
         if setup.method == "mber" and setup.is_default:
             found.append((name, "ppo"))

@@ -83,6 +83,7 @@ _CLIPPED = tuple(f"{setup}_clip{clip}" for setup in ("ppo", *_MBER) for clip in 
 _DROPPED = tuple(f"amber_drop{drop}" for drop in _DROPS)
 PARTS: dict[str, Part] = {
     "main": Part("paper", _ALL, ("ppo", "amber")),
+    "control": Part("paper", _ALL, ("ppo_clip0.4",)),
     "default": Part("default", _ALL, ("ppo", "amber")),
     "mber": Part("paper", _ALL, ("mber_l2",)),
     "episodic": Part("paper", _UNIFORM_AND_EPISODIC, ("mber_l2", "mber_l2_episodic")),

@@ -157,12 +157,14 @@ def test_pairs_are_those_that_a_reader_asks_for(tmp_path: Path) -> None:
     write_run(tmp_path, "amber")
     write_run(tmp_path, "mber")
     write_run(tmp_path, "mber", name="a", minibatches="episodic")
+    write_run(tmp_path, "ppo", name="f", clip_epsilon=0.4)
     write_run(tmp_path, "mber", name="b", clip_epsilon=0.2)
     write_run(tmp_path, "mber", name="c", clip_epsilon=0.2, scale_minibatch=False)
     write_run(tmp_path, "ppo", name="d", learning_rate=4e-5)
     write_run(tmp_path, "amber", name="e", learning_rate=4e-5)
     assert set(pairs(read_study([tmp_path]).setups)) == {
         ("amber", "ppo"),
+        ("amber", "ppo_clip0.4"),
         ("mber_l2", "ppo"),
         ("mber_l2", "mber_l2_episodic"),
         ("mber_l2_clip0.2", "mber_l2_clip0.2_m64"),
