@@ -120,19 +120,24 @@ def _protocol(study: Study, protocol: str, tables: sections.Tables) -> Iterator[
         yield f"No comparison: there is no task and seed that all of {', '.join(names)} have."
     else:
         yield from sections.aggregates(main, tables)
-        yield from (f"Left out: {words}." for words in main.left_out)
+        yield from _left_out(main)
         for task in main.tasks:
             if task not in reference_returns().index:
                 _LOG.warning("%s is in no normalised score: it has no reference returns", task)
     for better, than in pairs(setups):
         if (pair := study.select(protocol, [better, than])) is not None:
             yield f"### `{better}` against `{than}`"
-            yield from (f"Left out: {words}." for words in pair.left_out)
+            yield from _left_out(pair)
             yield from sections.improvement(pair, setups, better, than, tables)
     whole = [name for name in setups if main is not None and _has_all(study, protocol, name, main)]
     if len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
         yield from sections.average_normalized(all_setups, setups, tables)
-        yield from (f"Left out: {words}." for words in all_setups.left_out)
+        yield from _left_out(all_setups)
+
+
+def _left_out(selection: Selection) -> Iterator[str]:
+    if selection.left_out:
+        yield f"Left out: {'; '.join(selection.left_out)}."
 
 
 def _has_all(study: Study, protocol: str, name: str, main: Selection) -> bool:
