@@ -37,7 +37,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
             for clip in (0.2, 0.4):
                 add(folder, "ppo", seed, level + clip, task, clip_epsilon=clip)
                 add(folder, "mber", seed, level - clip, task, clip_epsilon=clip)
-            add(folder, "amber", seed, level, task, drop_factor=0.1)
+            for drop in (0.1, 0.2):
+                add(folder, "amber", seed, level + drop, task, drop_factor=drop)
             add(folder, "mber", seed, level, task, minibatches="episodic")
             add(folder, "mber", seed, level, task, clip_epsilon=0.2, scale_minibatch=False)
     return read_study([folder])
@@ -150,6 +151,14 @@ def test_the_gallery_offers_every_figure_that_the_runs_allow(study: Study) -> No
         "scores-over-clip-range",
         "scores-over-drop-factor",
     }
+
+
+def test_two_settings_are_no_sweep(tmp_path: Path) -> None:
+    for clip in (0.3, 0.4):
+        write_run(tmp_path, "ppo", name=str(clip), clip_epsilon=clip)
+    names = [picture.name for picture in pictures(read_study([tmp_path]), "paper")]
+    assert "scores-over-clip-range" not in names
+    assert "learning-curves" in names
 
 
 def test_colours_stay_apart() -> None:
