@@ -97,8 +97,8 @@ def agreement(tables: Tables) -> Iterator[str]:
         return
     apart = [c for c in cells if c["difference_low"] > 0 or c["difference_high"] < 0]
     yield (
-        f"Of {len(cells)} mean scores of {_FEW} seeds or more that the paper has too, {len(apart)} differ from the paper's: "
-        "Welch's 95 % interval of the difference leaves out 0. By chance alone that happens to one "
+        f"Of {len(cells)} mean scores of {_FEW} seeds or more that the paper has too, {len(apart)} "
+        "differ from the paper's: Welch's 95 % interval of the difference leaves out 0. By chance alone that happens to one "
         "in twenty. The interval takes scores as Gaussian: where some seeds learn a task and "
         "others do not, it is too sure."
     )
@@ -195,8 +195,8 @@ def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
     tables["batches-in-use"] = table
     yield "### Batches in use"
     yield (
-        "Mean over training of the number of batches in use, the share of iterations with more "
-        "than one, and the frame of the last of these; means over seeds. From that frame on a "
+        "Mean over training and seeds of the number of batches in use, the share of iterations "
+        "with more than one, and the frame of the last of these in any seed. After that frame a "
         "setup learns from the newest batch alone, as PPO with its clip range would."
     )
     rows = [

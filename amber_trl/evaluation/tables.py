@@ -95,13 +95,13 @@ def improvement_table(
         metric: ``final`` or ``speed``.
 
     Returns:
-        A row per task and, if they are several, a last one, ``all tasks``. In each, ``seeds`` is the fewest of the
-        two; then come the ``difference`` of the means with its 95 % bootstrap interval ``low``,
-        ``high`` (NaN in the last row, as tasks have their own scales), the ``probability`` that a
-        run of ``better`` scores above one of ``than``, with its interval ``probability_low``,
-        ``probability_high`` (NaN where resampling cannot change it, as where all runs of one are
-        above all of the other), and the same of the paper, from its means and deviations:
-        ``paper_difference``, ``paper_probability``.
+        A row per task and, if they are several, a last one, ``all tasks``. In each, ``seeds`` is
+        the fewest of the two; then come the ``difference`` of the means with its 95 % bootstrap
+        interval ``low``, ``high`` (NaN in the last row, as tasks have their own scales), the
+        ``probability`` that a run of ``better`` scores above one of ``than``, with its interval
+        ``probability_low``, ``probability_high`` (NaN where resampling cannot change it, as where
+        all runs of one are above all of the other), and the same of the paper, from its means and
+        deviations: ``paper_difference``, ``paper_probability``.
 
     Examples:
         >>> import pandas as pd
@@ -149,9 +149,9 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
         protocol: which of them.
 
     Returns:
-        A row per task and setup with ``seeds``, the mean of ``active_batches`` over training, the
-        ``share`` of iterations in which there were several, and the ``last_frame`` of the last of
-        those (0 if there is none); all three means over seeds.
+        A row per task and setup with ``seeds`` (their number), the mean of ``active_batches`` over
+        training and seeds, the ``share`` of all iterations in which there were several, and the
+        ``last_frame`` of the last of those in any seed (0 if there is none).
 
     Examples:
         >>> from amber_trl.evaluation import read_study, reuse_table
@@ -167,8 +167,12 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
     by_run = table.groupby(["task", "setup", "seed"], as_index=False)
     runs = by_run.agg({"active_batches": "mean", "share": "mean", "last_frame": "max"})
     by_cell = runs.groupby(["task", "setup"], as_index=False)
-    mean = {name: (name, "mean") for name in ("active_batches", "share", "last_frame")}
-    return by_cell.agg(seeds=("seed", "size"), **mean)
+    return by_cell.agg(
+        seeds=("seed", "size"),
+        active_batches=("active_batches", "mean"),
+        share=("share", "mean"),
+        last_frame=("last_frame", "max"),
+    )
 
 
 def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:

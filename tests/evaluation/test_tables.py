@@ -1,6 +1,7 @@
 """Tables hold what the statistics say of the runs, and the paper's numbers where it has them."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,12 @@ def test_how_much_was_used_of_older_batches(study: Study) -> None:
     assert row["active_batches"] == pytest.approx((1 + 2 + 8 * 3) / 10)
     assert row["share"] == pytest.approx(0.9)
     assert row["last_frame"] == 1000
+    iterations = study.iterations.copy()
+    alone = (iterations["seed"] > 0) & (iterations["frames"] > 400 + 100 * iterations["seed"])
+    iterations.loc[(iterations["seed"] == 0) | alone, "active_batches"] = 1
+    changed = cell(reuse_table(replace(study, iterations=iterations), "paper"), task="Hopper-v5")
+    assert changed["share"] == pytest.approx((0 + 4 + 5) / 30)
+    assert changed["last_frame"] == 600
 
 
 def test_interquartile_mean_leaves_out_what_has_no_reference(selection: Selection) -> None:
