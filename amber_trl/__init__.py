@@ -13,6 +13,7 @@ from amber_trl.data import (
     MultiBatchWriter,
 )
 from amber_trl.envs import TASKS, SimulatorState, Task, make_env
+from amber_trl.errors import NonFiniteDataError
 from amber_trl.modules import (
     ObservationNormalizer,
     categorical_actor,
@@ -70,6 +71,7 @@ __all__ = [
     "MultiBatchReplayBuffer",
     "MultiBatchSampler",
     "MultiBatchWriter",
+    "NonFiniteDataError",
     "NonFiniteError",
     "ObservationNormalizer",
     "PolicyRecord",

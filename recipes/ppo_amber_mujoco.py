@@ -50,6 +50,7 @@ from amber_trl.data import (
     MultiBatchReplayBuffer,
 )
 from amber_trl.envs import make_env
+from amber_trl.errors import NonFiniteDataError
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import (
@@ -574,7 +575,7 @@ def main() -> int:
         sys.exit(f"error: {error}")
     try:
         summary = learn(*opened)
-    except (CheckpointError, NonFiniteError, OSError) as error:
+    except (CheckpointError, NonFiniteDataError, NonFiniteError, OSError) as error:
         sys.exit(f"error: {error}")
     stopped_by, frames, run_dir = summary["stopped_by"], summary["frames"], opened[0].run_dir
     if stopped_by:

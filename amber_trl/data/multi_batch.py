@@ -167,8 +167,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
         Raises:
             TypeError: if ``tensordict`` is no TensorDict.
-            ValueError: if the number of frames is not ``N``, a floating key is not finite, or
-                shapes or dtypes are not those stored.
+            ValueError: if the number of frames is not ``N``, or shapes or dtypes are not those
+                stored.
+            NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
             KeyError: if a key is missing, or one is there that earlier batches did not have.
                 Whatever is raised, the buffer is as it was.
         """

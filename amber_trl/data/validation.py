@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from tensordict import NestedKey, TensorDictBase, unravel_key
 from torch import Tensor
 
+from amber_trl.errors import NonFiniteDataError
+
 
 def check_positive(name: str, value: int) -> int:
     """Return ``value`` if it is a positive integer, raise ``ValueError`` with ``name`` if not."""
@@ -65,7 +67,7 @@ def check_finite_frames(frames: TensorDictBase) -> None:
                     if value.ndim > 1
                     else (~finite).nonzero().flatten()
                 )
-                raise ValueError(
+                raise NonFiniteDataError(
                     f"{key!r} is not finite in {len(rows)} of {len(frames)} frames, the first "
                     f"being frame {int(rows[0])}: nothing was stored; find where it comes from, "
                     "or pass check_finite=False to store it all the same"

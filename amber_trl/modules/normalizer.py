@@ -7,6 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from amber_trl.errors import NonFiniteDataError
+
 
 class ObservationNormalizer(nn.Module):
     r"""Standardises observations by their running mean and standard deviation.
@@ -117,9 +119,9 @@ class ObservationNormalizer(nn.Module):
                 all finite; every leading dimension counts as frames.
 
         Raises:
-            ValueError: the last dimension is not ``size``, there is no frame, or a value is
-                NaN, infinite, or so large that its square overflows float64. The statistics
-                are then as before.
+            ValueError: the last dimension is not ``size``, or there is no frame.
+            NonFiniteDataError: a value is NaN, infinite, or so large that its square overflows
+                float64. The statistics are then as before.
             TypeError: the dtype is not floating.
         """
         check_observation(observation, self.size)
@@ -139,7 +141,7 @@ class ObservationNormalizer(nn.Module):
         variance = (squares + delta.square() * (self.count * added / total)) / total
         # A NaN or an infinity anywhere in a column reaches that column's variance.
         if not torch.isfinite(variance).all():
-            raise ValueError(_describe_not_finite(frames, variance))
+            raise NonFiniteDataError(_describe_not_finite(frames, variance))
         self.count.copy_(total)
         self.mean.copy_(mean)
         self.variance.copy_(variance)

@@ -236,13 +236,18 @@ class _Broken(gymnasium.Wrapper):
         return observation, reward if self.steps < 100 else math.nan, terminated, truncated, info
 
 
-def test_an_error_in_training_leaves_what_there_is(ppo: ModuleType, tmp_path: Path) -> None:
+def test_bad_data_ends_a_run_with_one_line_and_leaves_what_there_is(
+    ppo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gymnasium.register(
         "BrokenReward-v0", lambda **kwargs: _Broken(gymnasium.make("Pendulum-v1", **kwargs))
     )
+    options = ["--env-id", "BrokenReward-v0", "--num-envs", "4", "--smoke", "--compile", "off"]
+    command = ["ppo_amber_mujoco.py", *options, "--run-dir", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", command)
     try:
-        with pytest.raises(ValueError, match="'next', 'reward'"):
-            _train(ppo, tmp_path / "run", env_id="BrokenReward-v0", num_envs=4)
+        with pytest.raises(SystemExit, match=r"error: \('next', 'reward'\) is not finite in"):
+            ppo.main()
     finally:
         del gymnasium.registry["BrokenReward-v0"]
     # 64 steps in each batch: the first is learnt from, the second is refused.

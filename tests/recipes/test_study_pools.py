@@ -40,7 +40,7 @@ def test_a_dead_worker_is_replaced_and_an_error_stops_no_other(
     )
     shown = done.stdout
     assert f"2 runs in {study}: 2 new" in shown
-    assert "failed      paper/tests.recipes.faulty-Broken-v0/ppo-seed0: ValueError: " in shown
+    assert "failed      paper/tests.recipes.faulty-Broken-v0/ppo-seed0: NonFinite" in shown
     assert "again       paper/tests.recipes.faulty-Deadly-v0/ppo-seed0: its " in shown
     assert "finished    paper/tests.recipes.faulty-Deadly-v0/ppo-seed0: final -" in shown
     assert f"failed: paper/tests.recipes.faulty-Broken-v0/ppo-seed0, see {broken}" in shown
