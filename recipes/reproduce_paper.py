@@ -12,8 +12,9 @@ interrupted ones go on from their last checkpoint, or start anew where they have
 fails is reported with its log, one with a damaged file with that file, and the others go on. One
 whose process is killed is tried again.
 Ctrl-C or SIGTERM ends the runs after their iteration. Exit codes: 0 all finished, 1 some failed or
-damaged, 130 interrupted. Should this process itself be killed, its runs go on to their end, and no other
-process can take their directories meanwhile.
+damaged, 130 interrupted; with --dry-run or --archive 0, or 1 if some are damaged. Should this
+process itself be killed, its runs go on to their end, and no other process can take their
+directories meanwhile.
 
 A setup is ppo, mber (two batches) or amber (eight), and after it what differs: _l4 (batches),
 _clip0.2 (clip range), _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches that
@@ -80,7 +81,7 @@ class Config:
     smoke: bool = False
     """Short runs that exercise everything, and learn nothing."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the update step, as in the main recipe."""
+    """on, off or auto, as in the main recipe."""
     checkpoint_interval: Annotated[int | None, Range(1)] = None
     """Iterations between checkpoints (None: only one, when a run ends or is asked to stop)."""
     workers: Annotated[int | None, Range(1)] = None
@@ -93,16 +94,22 @@ class Config:
     dry_run: bool = False
     """List the runs, what has become of them and their commands; make none."""
     archive: Path | None = None
-    """Copy the finished runs of the grid here as small compressed files, to publish; make none."""
+    """Copy the finished runs of the grid here as small compressed files, to publish; make none.
+    Each is read first as a report reads it (extra `study`)."""
 
 
 def grid(config: Config) -> list[Job]:
     """The runs to make; refuses what cannot be, by name, before any is made."""
     check_fields(config)
+    if config.dry_run and config.archive is not None:
+        raise ValueError(f"dry_run=True with archive={config.archive}: leave out one of the two")
     if config.archive is not None:
         _check_apart(config.study, config.archive)
     if unknown := sorted(set(config.parts) - set(PARTS)):
         raise ValueError(f"parts {unknown} are none: choose from {list(PARTS)}")
+    for name in ("parts", "tasks", "setups", "seeds"):
+        if getattr(config, name) == ():
+            raise ValueError(f"{name} is empty: name at least one, or leave the option out")
     own = {name: getattr(config, name) for name in ("tasks", "setups", "protocol")}
     own = {name: value for name, value in own.items() if value is not None}
     parts = [replace(PARTS[name], **own) for name in config.parts]
@@ -259,13 +266,14 @@ def _state(job: Job) -> runs.State:
 def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) -> int:
     if config.dry_run:
         for job in found:
-            _say(f"{states[job.name]:11s} {job.name}: {' '.join(command_line(job.config))}")
+            _say(f"{states[job.name]:11s} {job.name}: {command_line(job.config)}")
     elif config.archive is not None:
         size = sum(_archive(j, config.archive, states) for j in found)
         for name, word in states.items():
             if word != "finished":
                 _say(f"left out, as it is {word}: {name}")
-        _say(f"{size / 1e6:.1f} MB of finished runs in {config.archive}")
+        if size:
+            _say(f"{size / 1e6:.1f} MB of finished runs in {config.archive}")
     _say(f"{len(found)} runs in {config.study}: {_words(states)}")
     return 1 if "damaged" in states.values() else 0
 
@@ -273,10 +281,14 @@ def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) 
 def _archive(job: Job, directory: Path, states: dict[str, runs.State]) -> int:
     if states[job.name] != "finished":
         return 0
+    from amber_trl.evaluation import read_run  # needs the extra study, which making runs does not
+
     try:
+        read_run(job.run_dir)
         return archive(job, directory)
-    except OSError as error:
-        if error.filename is None or not Path(error.filename).is_relative_to(job.run_dir):
+    except (OSError, ValueError) as error:
+        file = error.filename if isinstance(error, OSError) else job.run_dir
+        if file is None or not Path(file).is_relative_to(job.run_dir):
             raise  # nothing is wrong with the run
         _say(f"damaged: {job.name}: {error}")
         states[job.name] = "damaged"

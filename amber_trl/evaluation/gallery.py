@@ -51,16 +51,17 @@ def _main(study: Study, protocol: str) -> Iterator[Picture]:
     main = _select(study, protocol, main_setups(study.setups_of(protocol)))
     if main is None:
         return
-    draw = partial(figures.learning_curves, study, main)
-    yield Picture("learning-curves", f"Return over training. {_BAND}", draw)
+    if _fit(main.setups, "learning curves"):
+        draw = partial(figures.learning_curves, study, main)
+        yield Picture("learning-curves", f"Return over training. {_BAND}", draw)
     every = list(study.setups_of(protocol))
-    if len(main.setups) < len(every) <= drawing.MOST_COLORS:
+    if len(main.setups) < len(every) and _fit(every, "learning curves of all setups"):
         if (one := _select(study, protocol, every)) is None:
             _LOG.warning("no learning curves of all of %s: they have no task in common", every)
         else:
             draw = partial(figures.learning_curves, study, one)
             yield Picture("learning-curves-by-setup", f"Return over training. {_BAND}", draw)
-    for metric in METRICS:
+    for metric in METRICS if _fit(main.setups, "scores by seed") else ():
         draw = partial(figures.scores_by_seed, main, study.setups, metric)
         yield Picture(f"{metric}-scores", f"{metric.capitalize()} score of every run.", draw)
 
@@ -68,7 +69,9 @@ def _main(study: Study, protocol: str) -> Iterator[Picture]:
 def _ledger(study: Study, protocol: str) -> Iterator[Picture]:
     amber = [name for name, setup in study.setups_of(protocol).items() if setup.method == "amber"]
     for name, names in {"": amber[:1], "-by-setup": amber}.items():
-        if (one := _select(study, protocol, names)) and (name == "" or len(names) > 1):
+        if name and (len(names) < 2 or not _fit(names, "batches in use by setup")):
+            continue
+        if one := _select(study, protocol, names):
             draw = partial(ledger_figures.active_batches, study, one)
             yield Picture(f"active-batches{name}", f"Batches in use. {_BAND} {_SMOOTH}", draw)
     for name in (*amber[:1], "mber_l8"):
@@ -113,6 +116,16 @@ def _sweeps(study: Study, protocol: str) -> Iterator[Picture]:
             )
             draw = partial(figures.scores_over, one, study.setups, parameter)
             yield Picture(f"scores-over-{words.replace(' ', '-')}", caption, draw)
+
+
+def _fit(names: Sequence[str], what: str) -> bool:
+    """Whether there is a colour for each setup; says so where there is none."""
+    if len(names) > drawing.MOST_COLORS:
+        _LOG.warning(
+            "no figure of %s: of %d setups no more than %d can be told apart; give fewer at a time",
+            *(what, len(names), drawing.MOST_COLORS),
+        )
+    return len(names) <= drawing.MOST_COLORS
 
 
 def _select(study: Study, protocol: str, names: Sequence[str]) -> Selection | None:

@@ -114,7 +114,7 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
         ...         find_policy(run_dir, "best")
         ...     except FileNotFoundError as error:
         ...         print(error)
-        run_dir=... has no best checkpoint, nor any other policy: name the directory of one run
+        run_dir=... has no best checkpoint, nor any other policy: name the directory of one run, as ...
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
@@ -151,7 +151,7 @@ def _other(run_dir: Path) -> str:
         return "but checkpoints: ask for the last (--checkpoint last)"
     if (run_dir / "policy.pt").is_file():
         return "but a policy.pt: ask for the final one (--checkpoint final)"
-    return "nor any other policy: name the directory of one run"
+    return "nor any other policy: name the directory of one run, as training left it"
 
 
 def _build(arguments: Mapping[str, Any], weights: Mapping[str, Any]) -> ProbabilisticActor:

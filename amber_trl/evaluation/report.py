@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -36,17 +38,20 @@ def plot_runs(
     Raises:
         FileNotFoundError: if a path does not exist.
         RunError: as :func:`read_study` and :meth:`Study.select` say.
+        OSError: if nothing can be written to ``out``.
 
     Examples:
         >>> from amber_trl.evaluation import plot_runs
         >>> plot_runs(["runs/halfcheetah"], "figures")  # doctest: +SKIP
     """
     study = read_study(runs, partial=partial)
-    files = []
-    for protocol in study.settings:
-        for picture in pictures(study, protocol):
-            files.append(_save(picture.draw(), Path(out) / f"{protocol}-{picture.name}.png"))
-    return files
+    names = []
+    with _published(Path(out)) as folder:
+        for protocol in study.settings:
+            for picture in pictures(study, protocol):
+                names.append(f"{protocol}-{picture.name}.png")
+                _save(picture.draw(), folder / names[-1])
+    return [Path(out, name) for name in names]
 
 
 def write_report(
@@ -58,6 +63,8 @@ def write_report(
         study: folder that holds the run directories, at any depth. The text of a ``notes.md`` in
             it comes first on the page.
         out: folder for ``results.md``, ``tables/`` and ``figures/``; made if it is not there.
+            Nothing in it changes before all of them are made. What an earlier report left there,
+            and this one does not make, stays, with a warning.
         partial: as for :func:`read_study`; the page lists what was left out.
 
     Returns:
@@ -66,6 +73,7 @@ def write_report(
     Raises:
         FileNotFoundError: if the folder does not exist.
         RunError: as :func:`read_study` and :meth:`Study.select` say.
+        OSError: if nothing can be written to ``out``.
 
     Examples:
         >>> from amber_trl.evaluation import write_report
@@ -73,25 +81,56 @@ def write_report(
     """
     study, out = Path(study), Path(out)
     read = read_study([study], partial=partial)
-    lines = ["# Results", _introduction()]
+    with _published(out) as folder:
+        _write("\n\n".join(_page(read, study, folder)) + "\n", folder / "results.md")
+        made = {file.relative_to(folder) for file in folder.rglob("*")}
+    for file in sorted({*out.glob("tables/*.csv"), *out.glob("figures/*.png")}):
+        if file.relative_to(out) not in made:
+            _LOG.warning("%s is not of this report: remove it, if an earlier one left it", file)
+    return out / "results.md"
+
+
+def _page(read: Study, study: Path, folder: Path) -> Iterator[str]:
+    """The paragraphs of the page; its tables and figures are written to a folder."""
+    yield "# Results"
+    yield _introduction()
     if (study / _NOTES).exists():
-        lines.append(_read_notes(study / _NOTES))
+        yield _read_notes(study / _NOTES)
     for protocol in read.settings:
         tables: sections.Tables = {}
-        lines.append(f"## Protocol `{protocol}`")
-        lines += _protocol(read, protocol, tables)
+        yield f"## Protocol `{protocol}`"
+        yield from _protocol(read, protocol, tables)
         for picture in pictures(read, protocol):
-            file = _save(picture.draw(), out / "figures" / f"{protocol}-{picture.name}.png")
-            lines.append(f"![{picture.caption}](figures/{file.name})")
-            lines.append(f"*{picture.caption}*")
+            file = _save(picture.draw(), folder / "figures" / f"{protocol}-{picture.name}.png")
+            yield f"![{picture.caption}](figures/{file.name})"
+            yield f"*{picture.caption}*"
         for name, table in tables.items():
-            _write(table.to_csv(index=False), out / "tables" / f"{protocol}-{name}.csv")
+            _write(table.to_csv(index=False), folder / "tables" / f"{protocol}-{name}.csv")
     if read.left_out:
-        lines.append("## Left out")
-        lines.append("\n".join(f"- {words}" for words in read.left_out))
+        yield "## Left out"
+        yield "\n".join(f"- {words}" for words in read.left_out)
     runs = read.runs.assign(path=[Path(path).relative_to(study) for path in read.runs["path"]])
-    _write(runs.to_csv(index=False), out / "tables" / "runs.csv")
-    return _write("\n\n".join(lines) + "\n", out / "results.md")
+    _write(runs.to_csv(index=False), folder / "tables" / "runs.csv")
+
+
+@contextmanager
+def _published(out: Path) -> Iterator[Path]:
+    """A folder whose files are moved to ``out`` at the end, and are nowhere after an error."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        making = tempfile.TemporaryDirectory(dir=out, prefix=".making-")
+    except OSError as error:
+        raise OSError(
+            f"out={str(out)!r} cannot be written to ({error.strerror}): pass out=FOLDER (--out "
+            "FOLDER), a folder that can be, or is not there yet"
+        ) from error
+    with making as name:
+        folder = Path(name)
+        yield folder
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            target = out / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
 
 
 def _introduction() -> str:
@@ -160,5 +199,5 @@ def _save(figure: Figure, path: Path) -> Path:
 
 def _write(text: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path

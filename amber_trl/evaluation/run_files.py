@@ -56,6 +56,8 @@ def read_summary(run: Path) -> dict[str, Any]:
 def read_versions(run: Path) -> dict[str, str]:
     """What ``versions.json`` holds: text, by the names of packages."""
     file = run / "versions.json"
+    if not file.exists():
+        raise RunError(f"{file} is missing, which a run writes when it starts; {_WAY_OUT}")
     versions = _read_json(file)
     _check(file, versions, dict.fromkeys(versions, _TEXT))
     return versions
@@ -74,8 +76,9 @@ def table_file(run: Path, name: str) -> Path:
     files = [file for end in ("csv", "csv.gz") if (file := run / f"{name}.{end}").exists()]
     if len(files) == 1:
         return files[0]
-    found = "both, plain and compressed: remove one" if files else "neither plain nor compressed"
-    raise RunError(f"{run}: {name}.csv is there {found}")
+    if files:
+        raise RunError(f"{run} has both {name}.csv and {name}.csv.gz: remove one of the two")
+    raise RunError(f"{run} has neither {name}.csv nor {name}.csv.gz; {_WAY_OUT}")
 
 
 def read_table(file: Path, types: Mapping[str, Any]) -> pd.DataFrame:
@@ -116,13 +119,23 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
+def _at_least(low: float) -> _Rule:
+    return f"a finite number of at least {low}", lambda value: _is_number(value) and value >= low
+
+
 _TEXT: _Rule = "text", lambda value: isinstance(value, str) and value != ""
+_TASK: _Rule = (
+    "text without line breaks and |, which would break a table",
+    lambda value: (
+        isinstance(value, str) and value.isprintable() and value != "" and "|" not in value
+    ),
+)
 _BOOL: _Rule = "true or false", lambda value: isinstance(value, bool)
-_NUMBER: _Rule = "a finite number", _is_number
+_POSITIVE: _Rule = "a finite number above 0", lambda value: _is_number(value) and value > 0
 _SCORE: _Rule = "a finite number, or null", lambda value: value is None or _is_number(value)
 
 _CONFIG = {
-    "env_id": _TEXT,
+    "env_id": _TASK,
     "setup": _choice("ppo", "mber", "amber"),
     "protocol": _choice("default", "paper"),
     "seed": _whole(0),
@@ -132,20 +145,36 @@ _CONFIG = {
     "frames_per_batch": _whole(1),
     "num_batches": _whole(1),
     "drop_factor": (
-        'a finite number, "inf" or null',
-        lambda value: value in (None, "inf") or _is_number(value),
+        'a finite number of at least 0, "inf" or null',
+        lambda value: value in (None, "inf") or (_is_number(value) and value >= 0),
     ),
+    "staleness_metric": _TEXT,
+    "epochs": _whole(1),
+    "minibatch_size": _whole(1),
     "scale_minibatch": _BOOL,
     "minibatches": _choice("uniform", "episodic"),
-    "learning_rate": _NUMBER,
-    "clip_epsilon": _NUMBER,
+    "learning_rate": _POSITIVE,
+    "clip_epsilon": _POSITIVE,
+    "gamma": _at_least(0),
+    "gae_lambda": _at_least(0),
+    "normalize_advantage": _choice("batch", "minibatch", "none"),
+    "critic_coeff": _at_least(0),
+    "entropy_coeff": _at_least(0),
+    "max_grad_norm": (
+        "a finite number above 0, or null",
+        lambda value: value is None or (_is_number(value) and value > 0),
+    ),
+    "hidden_sizes": (
+        "a list of whole numbers of at least 1",
+        lambda value: isinstance(value, list) and all(type(n) is int and n > 0 for n in value),
+    ),
 }
 _SUMMARY = {
     "final_score": _SCORE,
     "speed_score": _SCORE,
     "frames": _whole(0),
     "episodes": _whole(0),
-    "seconds": _NUMBER,
+    "seconds": _at_least(0),
     "interrupted": _BOOL,
     "versions": ("an object", lambda value: isinstance(value, dict)),
 }
@@ -174,8 +203,12 @@ def _read_json(file: Path) -> dict[str, Any]:
             f"{file.parent}: no {file.name}, so the run has not ended, or was killed; finish it, "
             "or remove it"
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{file} cannot be read ({error}); {_WAY_OUT}") from error
+    except OSError as error:
+        raise RunError(
+            f"{file} cannot be read ({error.strerror}): see to its permissions"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{file} is no JSON ({error}); {_WAY_OUT}") from error
     if not isinstance(contents, dict):
         raise RunError(f"{file} holds no object; {_WAY_OUT}")
     return contents

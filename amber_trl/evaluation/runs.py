@@ -34,7 +34,10 @@ _EPISODE_TYPES = {
 }
 _ITERATION_TYPES = {"frames": np.int64, "active_batches": np.int64}
 _LEDGER = ("importance_ratio", "staleness", "active")
-_MARKS = ("config.json", "summary.json", "episodes.csv", "episodes.csv.gz")
+_SCHEDULED = ("learning_rate", "clip_epsilon", "drop_factor")
+"""Settings that ``iterations.csv`` has a column of, which begins with the configuration's value."""
+_TABLES = ("episodes.csv", "episodes.csv.gz", "iterations.csv", "iterations.csv.gz")
+_MARKS = ("config.json", "summary.json", *_TABLES)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        RunError: if there is no run under one of them, or a folder has files of a run and other
+        RunError: if no path is given, there is no run under one of them, or a folder has files of a run and other
             runs below it.
         OSError: if a folder cannot be read.
 
@@ -121,6 +124,8 @@ def find_runs(paths: Iterable[str | PathLike[str]]) -> list[Path]:
         ['b']
     """
     found: dict[Path, Path] = {}
+    if not (paths := list(paths)):
+        raise RunError("no run is given: name run directories, or folders that hold some")
     for given in paths:
         path = Path(given)
         if not path.exists():
@@ -217,18 +222,17 @@ def _check_agreement(run: Run) -> None:
     config, summary, episodes = run.config, run.summary, run.episodes
     frames, every = summary["frames"], config["frames_per_batch"]
     last = 0 if run.iterations.empty else run.iterations["frames"].iloc[-1]
-    _check(run, "iterations end at frame", last, frames, "summary.json says")
-    _check(run, "iterations", len(run.iterations) * every, frames, "frames, summary.json says")
-    _check(run, "episodes", len(episodes), summary["episodes"], "rows, summary.json says")
-    if frames < config["total_frames"]:
-        raise UnfinishedRunError(
-            f"{run.path}: {frames} of {config['total_frames']} frames; finish it"
-        )
+    _check(run, "last frame of the iterations", last, frames)
+    _check(run, "iterations times frames_per_batch", len(run.iterations) * every, frames)
+    _check(run, "number of episodes", len(episodes), summary["episodes"])
+    if frames < (total := config["total_frames"]):
+        raise UnfinishedRunError(f"{run.path}: {frames} of {total} frames; finish it")
+    _check(run, "frames, for that total_frames,", -(-total // every) * every, frames)
     if not len(episodes):
         raise RunError(f"{run.path}: no episode finished, so there is no score; train for longer")
     _check_iterations(run)
     _check_episodes(run)
-    _check(run, "versions.json", run.versions, summary["versions"], "and summary.json")
+    _check(run, "versions", run.versions, summary["versions"])
     for score in ("final_score", "speed_score"):
         stated, computed = summary[score], getattr(run, score)
         if stated is None or not np.isclose(stated, computed, rtol=1e-9, atol=0):
@@ -238,9 +242,12 @@ def _check_agreement(run: Run) -> None:
             )
 
 
-def _check(run: Run, what: str, found: Any, stated: Any, by: str) -> None:
+def _check(run: Run, what: str, found: Any, stated: Any) -> None:
     if found != stated:
-        raise RunError(f"{run.path}: {what} {found}, {by} {stated}: the files are not of one run")
+        raise RunError(
+            f"{run.path}: {what} must be {found} by the other files, and summary.json says "
+            f"{stated}: the files are not of one run; restore them, or remove the run"
+        )
 
 
 def _check_iterations(run: Run) -> None:
@@ -258,10 +265,31 @@ def _check_iterations(run: Run) -> None:
     for row in np.flatnonzero((active < 1) | (active > most))[:1]:
         found = f"active_batches={active[row]} at frame {frames[row]}"
         _refuse_table(run, "iterations", f"{found}, not from 1 to num_batches={most}")
+    in_use = table[[f"active_{age}" for age in range(most)]].sum(axis=1).to_numpy()
+    for row in np.flatnonzero(active != in_use)[:1]:
+        found = f"active_batches={active[row]} at frame {frames[row]}"
+        _refuse_table(
+            run, "iterations", f"{found}, where {in_use[row]:g} batches are marked active"
+        )
+    _check_schedules(run)
+
+
+def _check_schedules(run: Run) -> None:
+    """Refuses a table that was made with other settings than the configuration's."""
+    for name in _SCHEDULED:
+        if (stated := getattr(run.setup, name)) is None:
+            continue
+        if name not in run.iterations:
+            _refuse_table(run, "iterations", f"no column {name}")
+        # Archived tables have six significant digits.
+        if not np.isclose(found := run.iterations[name].iloc[0], stated, rtol=1e-5, atol=0):
+            what = f"{name} begins at {found:g}, and config.json says {stated:g}"
+            _refuse_table(run, "iterations", what)
 
 
 def _check_episodes(run: Run) -> None:
     frames, last = run.episodes["frame"].to_numpy(), run.summary["frames"]
+    length, ends = run.episodes["length"].to_numpy(), run.episodes[["terminated", "truncated"]]
     if not np.isfinite(run.episodes["return"]).all():
         _refuse_table(run, "episodes", "a return that is not finite")
     for row in np.flatnonzero((frames < 1) | (frames > last))[:1]:
@@ -270,6 +298,13 @@ def _check_episodes(run: Run) -> None:
     for row in np.flatnonzero(np.diff(frames) <= 0)[:1]:
         found = f"frame={frames[row + 1]} in row {row + 2} after {frames[row]}"
         _refuse_table(run, "episodes", f"{found}, where frames ascend")
+    if not ends.isin([0, 1]).all(axis=None) or (ends.sum(axis=1) == 0).any():
+        _refuse_table(run, "episodes", "an episode that was neither terminated nor truncated")
+    # Episodes of one environment follow upon each other.
+    due = np.diff(frames, prepend=0) if run.config["num_envs"] == 1 else np.maximum(length, 1)
+    for row in np.flatnonzero(length != due)[:1]:
+        found = f"length={length[row]} in row {row + 1}"
+        _refuse_table(run, "episodes", f"{found}, where {due[row]} frames are due")
 
 
 def _refuse_table(run: Run, name: str, what: str) -> NoReturn:

@@ -55,7 +55,7 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
     yield markdown(pd.DataFrame(rows))
     yield (
         "Of few seeds the intervals of a single task are nominal: of Gaussian scores they hold the "
-        "mean in 75 % of cases with three seeds, 87 % with four, 91 % with five and 95 % with ten, "
+        "mean in 75 % of cases with three seeds, 87 % with four, 92 % with five and 95 % with ten, "
         "and in fewer where some seeds learn a task and others do not. Take those of fewer than "
         f"{_FEW} seeds as ranges."
     )

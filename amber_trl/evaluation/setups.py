@@ -51,13 +51,16 @@ class Setup:
 
         Raises:
             KeyError: if a field is missing.
-            ValueError: if the method is not known, or drops no batch and has a drop factor.
+            ValueError: if the method is not known, drops no batch and has a drop factor, or drops
+                some and has none.
         """
         if config["setup"] not in _CLIP_EPSILON:
             raise ValueError(f"setup={config['setup']!r} is none of {list(_CLIP_EPSILON)}")
         drop = config["drop_factor"]
         if drop is not None and config["setup"] != "amber":
             raise ValueError(f"drop_factor={drop} with setup={config['setup']!r}, which drops none")
+        if drop is None and config["setup"] == "amber":
+            raise ValueError('drop_factor=null with setup="amber", which has one; "inf" drops none')
         return cls(
             config["setup"],
             config["num_batches"],

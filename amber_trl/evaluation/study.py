@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class Study:
         return [
             f"{name} {settings[name]} (the paper: {paper})"
             for name, paper in PAPER_SETTINGS.items()
-            if name in settings and settings[name] != paper
+            if settings[name] != paper
         ]
 
     def rows(self, table: str, selection: Selection) -> pd.DataFrame:
@@ -182,7 +183,7 @@ def read_study(paths: Iterable[str | PathLike[str]], *, partial: bool = False) -
     Raises:
         FileNotFoundError: if a path does not exist.
         RunError: if there is no (finished) run; one is unfinished or damaged; two are the same
-            task, setup and seed, or one is a copy of another seed's; or the runs of a protocol
+            task, setup and seed, or one is a copy of another; or the runs of a protocol
             differ in a version, or in a setting that no column shows.
 
     Examples:
@@ -321,22 +322,30 @@ def _refuse_duplicates(runs: Sequence[Run]) -> None:
 
 
 def _refuse_copies(runs: Sequence[Run]) -> None:
-    """Refuses a run that stands under two seeds.
+    """Refuses what stands under two names.
 
-    Equal episodes alone prove nothing: where no return but one is ever reached, they are all alike.
+    No two runs have equal iterations. Episodes may be equal where every return is, or where two
+    setups act alike from the same seed.
     """
-    cells: dict[tuple[Any, ...], list[Run]] = {}
+    seen: dict[tuple[Any, ...], Run] = {}
     for run in runs:
-        labels = run.labels
-        seed = labels.pop("seed")
-        for other in cells.setdefault(tuple(labels.values()), []):
-            if run.episodes.equals(other.episodes) and run.iterations.equals(other.iterations):
-                raise RunError(
-                    f"{other.path} and {run.path}: the seeds {other.labels['seed']} and {seed} "
-                    "have the same episodes and iterations, so one is a copy; remove the copy, and "
-                    "make that seed's run"
-                )
-        cells[tuple(labels.values())].append(run)
+        _, task, _, seed = run.labels.values()
+        keys: list[tuple[Any, ...]] = [("iterations", _digest(run.iterations))]
+        if run.episodes["return"].nunique() > 1:
+            keys.append(("episodes", _digest(run.episodes)))
+        for key in keys:
+            other = seen.setdefault(key, run)
+            _, other_task, _, other_seed = other.labels.values()
+            if other is run or (key[0] == "episodes" and (task, seed) == (other_task, other_seed)):
+                continue
+            raise RunError(
+                f"{other.path} and {run.path} have the same {key[0]}, so one is a copy of the "
+                "other, or has a file of it; remove it, and make that run"
+            )
+
+
+def _digest(table: pd.DataFrame) -> bytes:
+    return hashlib.sha256(pd.util.hash_pandas_object(table, index=False).to_numpy()).digest()
 
 
 def _refuse_unequal_seeds(runs: pd.DataFrame) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -124,14 +125,12 @@ def jobs(
         common: options that all runs share.
 
     Raises:
-        ValueError: if a setup is none, options contradict each other, or there is no run at all.
+        ValueError: if a setup is none, or options contradict each other.
     """
     found: dict[str, Job] = {}
     for part in parts:
         for job in _jobs(study, part, seeds, common):
             found.setdefault(job.name, job)
-    if not found:
-        raise ValueError("the grid is empty: name at least one part, task, setup and seed")
     return list(found.values())
 
 
@@ -153,12 +152,12 @@ def _jobs(study: Path, part: Part, seeds: Sequence[int], common: dict[str, Any])
                 yield Job(name, config, effective.total_frames)
 
 
-def command_line(config: Config) -> list[str]:
-    """The options with which the main recipe makes the same run by hand."""
-    words = []
+def command_line(config: Config) -> str:
+    """The command that makes the same run by hand."""
+    words = ["python", "recipes/ppo_amber_mujoco.py"]
     for name, value in vars(config).items():
         if value != getattr(Config, name):
             option = name.replace("_", "-")
             flag = f"--no-{option}" if value is False else f"--{option}"
             words += [flag] if isinstance(value, bool) else [flag, str(value)]
-    return words
+    return shlex.join(words)

@@ -34,7 +34,7 @@ _SUMMARY: dict[str, tuple[Any, str]] = {
 }
 # Options that say where and how a run is made, and not what it computes.
 _INCIDENTAL = {"run_dir", "overwrite", "checkpoint_interval", "resume", "progress", "tensorboard"}
-_INCIDENTAL |= {"num_threads", "compiled"}
+_INCIDENTAL |= {"num_threads"}
 
 State = Literal["new", "interrupted", "finished", "damaged"]
 
@@ -55,7 +55,10 @@ def state(job: Job) -> State:
     if made is None:
         return "new"
     wanted = json.loads(json.dumps(asdict(resolve(job.config)), default=str))
-    for name in sorted(made.keys() & wanted.keys() - _INCIDENTAL):
+    # What a run was compiled by is what came of the option.
+    compiled = "on" if made.get("compiled") else "off"
+    made |= {"compile": wanted["compile"] if wanted["compile"] == "auto" else compiled}
+    for name in sorted(made.keys() & wanted.keys() - _INCIDENTAL - {"compiled"}):
         if made[name] != wanted[name] and str(made[name]) != str(wanted[name]):
             raise ValueError(
                 f"{directory} holds a run with {name}={made[name]!r}, and {wanted[name]!r} is "
@@ -142,7 +145,11 @@ def _read(path: Path) -> dict[str, Any] | None:
         contents = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DamagedRunError(
+            f"{path} cannot be read ({error.strerror}): see to that, or name another study directory"
+        ) from error
+    except ValueError as error:
         raise DamagedRunError(f"{path} is no JSON ({error}): {_WAY_OUT}") from error
     if not isinstance(contents, dict):
         raise DamagedRunError(f"{path} holds no object: {_WAY_OUT}")
@@ -167,7 +174,7 @@ def _logged(path: Path, job: Job) -> Iterator[None]:
     """Sends all that this process says to a file, whoever says it; an error's traceback too."""
     kept = os.dup(1), os.dup(2)
     with path.open("a", buffering=1) as log:
-        command = " ".join(["python recipes/ppo_amber_mujoco.py", *command_line(job.config)])
+        command = command_line(job.config)
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         log.write(f"{_BEGUN}{now}, process {os.getpid()} on {platform.node()}: {command}\n")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,19 @@ def write_run(
         "seed": seed,
         "total_frames": FRAMES,
         "frames_per_batch": BATCH,
+        "staleness_metric": "mean_abs_deviation",
+        "epochs": 10,
         "minibatch_size": 64,
         "scale_minibatch": True,
         "minibatches": "uniform",
         "learning_rate": 3e-4,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "normalize_advantage": "batch",
+        "critic_coeff": 1.0,
+        "entropy_coeff": 0.0,
+        "max_grad_norm": None,
+        "hidden_sizes": [64, 64],
         "progress": False,
         **SETUPS[setup],
         **PROTOCOLS[protocol],
@@ -54,7 +64,7 @@ def write_run(
     frames = range(LENGTH, FRAMES + 1, LENGTH)
     episodes = [[frame, level, LENGTH, 1, 0] for frame in frames]
     _table(run / "episodes.csv", ["frame", "return", "length", "terminated", "truncated"], episodes)
-    _table(run / "iterations.csv", *_iterations(given["num_batches"]))
+    _table(run / "iterations.csv", *_iterations(given, loss=zlib.crc32(str(run).encode())))
     summary = {
         "final_score": level,
         "speed_score": level,
@@ -82,16 +92,24 @@ def edit(file: Path, **values: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def _iterations(ages: int) -> tuple[list[str], list[list[Any]]]:
+def _iterations(config: dict[str, Any], loss: float) -> tuple[list[str], list[list[Any]]]:
     """Batch of age l is at R' = 1 + l / 10; three batches at most are in use."""
+    ages = config["num_batches"]
+    scheduled = {
+        name: config[name]
+        for name in ("learning_rate", "clip_epsilon", "drop_factor")
+        if config[name] is not None
+    }
     ledger = ("importance_ratio", "staleness", "active")
-    header = ["frames", "active_batches", "mean_abs_deviation"]
+    header = ["frames", *scheduled, "loss_critic", "active_batches", "mean_abs_deviation"]
     header += [f"{column}_{age}" for column in ledger for age in range(ages)]
     rows = []
     for number in range(1, FRAMES // BATCH + 1):
         stored = range(min(number, ages))
         empty = [""] * (ages - len(stored))
-        row: list[Any] = [number * BATCH, min(len(stored), 3), 0.05]
+        left = 1 - (number - 1) * BATCH / FRAMES
+        row: list[Any] = [number * BATCH, *(float(value) * left for value in scheduled.values())]
+        row += [loss, min(len(stored), 3), 0.05]
         for values in (
             [1 + age / 10 for age in stored],
             [age / 10 for age in stored],

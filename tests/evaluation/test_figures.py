@@ -153,6 +153,24 @@ def test_the_gallery_offers_every_figure_that_the_runs_allow(study: Study) -> No
     }
 
 
+def test_more_setups_than_colours_have_the_figures_that_need_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the study's part on minibatches."""
+    for batches in (2, 4, 6, 8):
+        for scaled in (True, False):
+            options: dict[str, Any] = {"num_batches": batches, "scale_minibatch": scaled}
+            write_run(tmp_path, "mber", name=f"{batches}{scaled}", clip_epsilon=0.2, **options)
+    found = {picture.name: picture for picture in pictures(read_study([tmp_path]), "paper")}
+    for batches in (2, 4, 6, 8):
+        assert f"learning-curves-mber_l{batches}_clip0.2_m64" in found
+        assert f"minibatch-ratios-mber_l{batches}_clip0.2_m64" in found
+    assert not {"learning-curves", "final-scores", "speed-scores"}.intersection(found)
+    assert "no figure of learning curves: of 8 setups no more than 7" in caplog.text
+    for picture in found.values():
+        picture.draw()
+
+
 def test_two_settings_are_no_sweep(tmp_path: Path) -> None:
     for clip in (0.3, 0.4):
         write_run(tmp_path, "ppo", name=str(clip), clip_epsilon=clip)

@@ -1,8 +1,10 @@
 """The commands, on real runs: the page says what the runs say, and bad input is one clear line."""
 
 import json
+import os
 import runpy
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 
 from amber_trl.__main__ import main
-from amber_trl.evaluation import plot_runs, write_report
+from amber_trl.evaluation import plot_runs, sections, write_report
 from tests.evaluation.runs import edit, write_run, write_study
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +130,51 @@ def test_notes_in_another_encoding_are_named(
     (study / "notes.md").write_bytes("Größe".encode("latin-1"))
     assert main(["report", str(study), "--out", str(tmp_path / "out")]) == 1
     assert f"error: {study}/notes.md is not UTF-8" in capsys.readouterr().err
+
+
+def test_nothing_changes_where_a_report_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    levels = {("Hopper-v5", setup): [1.0, 2.0] for setup in ("ppo", "amber")}
+    study, out = write_study(tmp_path / "study", levels), tmp_path / "out"
+    report(study, out)
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    for run in (study / "paper/Hopper-v5").glob("ppo-*"):
+        shutil.rmtree(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(sections, "scores", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            report(study, out)
+    assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    page = report(study, out)
+    assert "`amber` against `ppo`" not in page
+    old = out / "tables" / "paper-amber-over-ppo-final.csv"
+    assert f"{old} is not of this report: remove it" in caplog.text
+    assert f"{out / 'tables' / 'runs.csv'} is not" not in caplog.text
+    assert not list(out.glob(".*"))
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_a_folder_that_cannot_be_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    study, out = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]}), tmp_path / "file"
+    out.touch()
+    assert main([command, str(study), "--out", str(out)]) == 1
+    assert f"error: out='{out}' cannot be written to" in capsys.readouterr().err
+
+
+def test_plot_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "--out", str(tmp_path)]) == 1
+    assert "error: no run is given: name run directories" in capsys.readouterr().err
+
+
+def test_a_page_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]})
+    command = [sys.executable, "-m", "amber_trl", "report", str(study), "--out", str(tmp_path)]
+    environment = os.environ | {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert "2185 ± 371" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
 def test_several_setups_and_protocols_have_their_sections(tmp_path: Path) -> None:

@@ -113,7 +113,10 @@ UNFINISHED: dict[str, tuple[Callable[[Path], object], str]] = {
     "too few frames": (lambda run: edit(run / "config.json", total_frames=2000), "1000 of 2000"),
 }
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "half a json": (lambda run: (run / "summary.json").write_text('{"fin'), "summary.json cannot"),
+    "half a json": (
+        lambda run: (run / "summary.json").write_text('{"fin'),
+        "summary.json is no JSON",
+    ),
     "not an object": (lambda run: (run / "config.json").write_text("[]"), "config.json holds no"),
     "another recipe's": (lambda run: edit_away(run, "setup"), r"lacks \['setup'\]"),
     "a field missing": (lambda run: edit_away(run, "protocol"), r"lacks \['protocol'\]"),
@@ -122,7 +125,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
         r"config\.json: drop_factor=0\.1 with setup='ppo'",
     ),
     "another method": (lambda run: edit(run / "config.json", setup="trpo"), "setup='trpo'"),
-    "no episodes": (lambda run: (run / "episodes.csv").unlink(), "neither plain nor"),
+    "no episodes": (lambda run: (run / "episodes.csv").unlink(), r"has neither episodes\.csv nor"),
     "twice": (lambda run: shutil.copy(run / "episodes.csv", run / "episodes.csv.gz"), "both"),
     "empty table": (lambda run: (run / "episodes.csv").write_text(""), "episodes.csv: cut off"),
     "half a line": (
@@ -134,10 +137,13 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: (run / "episodes.csv").write_text("frame,return,length\n20,1.0,20\n"),
         r"no column \['terminated', 'truncated'\]",
     ),
-    "an episode missing": (lambda run: drop_last_line(run / "episodes.csv"), "episodes 49, rows"),
+    "an episode missing": (
+        lambda run: drop_last_line(run / "episodes.csv"),
+        "number of episodes must be 49 by the other files, and summary.json says 50",
+    ),
     "an iteration missing": (
         lambda run: drop_last_line(run / "iterations.csv"),
-        "iterations end at frame 900",
+        "last frame of the iterations must be 900",
     ),
     "another run's return": (
         lambda run: edit(run / "summary.json", final_score=5.0),
@@ -145,7 +151,24 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another run's versions": (
         lambda run: edit(run / "versions.json", torch="1.0"),
-        "versions.json",
+        "versions must be",
+    ),
+    "no versions": (lambda run: (run / "versions.json").unlink(), "versions.json is missing"),
+    "fewer frames asked for": (
+        lambda run: edit(run / "config.json", total_frames=900),
+        "frames, for that total_frames, must be 900",
+    ),
+    "another clip range": (
+        lambda run: edit(run / "config.json", clip_epsilon=0.4),
+        r"iterations\.csv: clip_epsilon begins at 0\.3, and config\.json says 0\.4",
+    ),
+    "another step size": (
+        lambda run: edit(run / "config.json", learning_rate=1e-4),
+        "learning_rate begins at 0.0003, and config.json says 0.0001",
+    ),
+    "a task that breaks tables": (
+        lambda run: edit(run / "config.json", env_id="a|b"),
+        r"config\.json: env_id='a\|b': it must be",
     ),
 }
 
@@ -184,7 +207,7 @@ def test_a_run_without_an_episode_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "field"),
     [
-        *(("config.json", name) for name in ("num_envs", "time_limits", "seed", "clip_epsilon")),
+        *(("config.json", name) for name in ("num_envs", "time_limits", "seed", "gamma", "epochs")),
         *(("summary.json", name) for name in ("seconds", "frames", "interrupted", "versions")),
     ],
 )
@@ -206,17 +229,27 @@ def test_a_missing_field_is_named(tmp_path: Path, file: str, field: str) -> None
         ("config.json", "seed", "0", "a whole number of at least 0"),
         ("config.json", "seed", [0], "a whole number of at least 0"),
         ("config.json", "seed", 0.5, "a whole number of at least 0"),
-        ("config.json", "env_id", ["a"], "text"),
+        (
+            "config.json",
+            "env_id",
+            ["a"],
+            "text without line breaks and |, which would break a table",
+        ),
         ("config.json", "protocol", None, "one of ['default', 'paper']"),
         ("config.json", "protocol", "../paper", "one of ['default', 'paper']"),
         ("config.json", "setup", ["ppo"], "one of ['ppo', 'mber', 'amber']"),
-        ("config.json", "clip_epsilon", "0.3", "a finite number"),
-        ("config.json", "learning_rate", 10**400, "a finite number"),
-        ("config.json", "drop_factor", "0.1", 'a finite number, "inf" or null'),
+        ("config.json", "clip_epsilon", "0.3", "a finite number above 0"),
+        ("config.json", "clip_epsilon", -0.3, "a finite number above 0"),
+        ("config.json", "learning_rate", 10**400, "a finite number above 0"),
+        ("config.json", "drop_factor", "0.1", 'a finite number of at least 0, "inf" or null'),
+        ("config.json", "drop_factor", -0.1, 'a finite number of at least 0, "inf" or null'),
+        ("config.json", "max_grad_norm", 0, "a finite number above 0, or null"),
+        ("config.json", "hidden_sizes", 64, "a list of whole numbers of at least 1"),
         ("config.json", "scale_minibatch", 1, "true or false"),
         ("summary.json", "final_score", "x", "a finite number, or null"),
         ("summary.json", "speed_score", float("nan"), "a finite number, or null"),
-        ("summary.json", "seconds", "1", "a finite number"),
+        ("summary.json", "seconds", "1", "a finite number of at least 0"),
+        ("summary.json", "seconds", -1, "a finite number of at least 0"),
         ("summary.json", "frames", None, "a whole number of at least 0"),
         ("summary.json", "interrupted", "no", "true or false"),
         ("summary.json", "versions", [], "an object"),
@@ -235,6 +268,15 @@ def test_a_field_that_no_run_leaves_is_refused_with_its_rule(
     assert said.endswith(f"it must be {rule}; make the run anew, or remove it")
 
 
+def test_episodes_of_several_environments_overlap(tmp_path: Path) -> None:
+    table = write_run(tmp_path, protocol="default") / "episodes.csv"
+    edit_cell(table, 7, "length", 150)
+    assert read_run(table.parent).episodes["length"].max() == 150
+    edit_cell(table, 7, "length", 0)
+    with pytest.raises(RunError, match="length=0 in row 8, where 1 frames are due"):
+        read_run(table.parent)
+
+
 def test_a_batch_is_kept_whatever_its_staleness(tmp_path: Path) -> None:
     run = write_run(tmp_path, "amber", drop_factor="inf")
     assert read_run(run).setup.name == "amber_dropinf"
@@ -247,10 +289,13 @@ def test_a_batch_is_kept_whatever_its_staleness(tmp_path: Path) -> None:
         (0, "frames", 0, "frames=0 in row 1, where 100 is due"),
         (4, "active_batches", 0, "active_batches=0 at frame 500, not from 1 to num_batches=8"),
         (4, "active_batches", 9, "active_batches=9 at frame 500"),
+        (4, "active_batches", 1, "active_batches=1 at frame 500, where 3 batches are marked"),
+        (4, "active_2", 0, "active_batches=3 at frame 500, where 2 batches are marked"),
+        (0, "drop_factor", 0.1, "drop_factor begins at 0.1, and config.json says 0.25"),
     ],
 )
 def test_iterations_that_no_run_logs_are_refused(
-    tmp_path: Path, row: int, column: str, value: int, message: str
+    tmp_path: Path, row: int, column: str, value: float, message: str
 ) -> None:
     table = write_run(tmp_path, "amber") / "iterations.csv"
     edit_cell(table, row, column, value)
@@ -259,19 +304,23 @@ def test_iterations_that_no_run_logs_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("row", "value", "message"),
+    ("row", "column", "value", "message"),
     [
-        (0, 0, "frame=0 in row 1, not from 1 to the run's last, 1000"),
-        (49, 1001, "frame=1001 in row 50, not from 1"),
-        (7, 20, "frame=20 in row 8 after 140, where frames ascend"),
-        (7, 140, "frame=140 in row 8 after 140, where frames ascend"),
+        (0, "frame", 0, "frame=0 in row 1, not from 1 to the run's last, 1000"),
+        (49, "frame", 1001, "frame=1001 in row 50, not from 1"),
+        (7, "frame", 20, "frame=20 in row 8 after 140, where frames ascend"),
+        (7, "frame", 140, "frame=140 in row 8 after 140, where frames ascend"),
+        (7, "frame", 159, "length=20 in row 8, where 19 frames are due"),
+        (7, "length", -7, "length=-7 in row 8, where 20 frames are due"),
+        (7, "terminated", 9, "an episode that was neither terminated nor truncated"),
+        (7, "terminated", 0, "an episode that was neither terminated nor truncated"),
     ],
 )
 def test_episodes_that_no_run_logs_are_refused(
-    tmp_path: Path, row: int, value: int, message: str
+    tmp_path: Path, row: int, column: str, value: int, message: str
 ) -> None:
     table = write_run(tmp_path) / "episodes.csv"
-    edit_cell(table, row, "frame", value)
+    edit_cell(table, row, column, value)
     with pytest.raises(RunError, match=re.escape(f"{table}: {message}")):
         read_run(table.parent)
 
@@ -299,6 +348,16 @@ def test_more_batches_than_the_configuration_has_are_refused(tmp_path: Path) -> 
     edit(run / "config.json", num_batches=7)
     with pytest.raises(RunError, match="a column active_7, and num_batches=7"):
         read_run(run)
+
+
+@pytest.mark.parametrize("left", ["iterations.csv", "episodes.csv"])
+def test_what_is_left_of_a_run_is_found(tmp_path: Path, left: str) -> None:
+    run = write_run(tmp_path)
+    for file in run.iterdir():
+        if file.name != left:
+            file.unlink()
+    with pytest.raises(UnfinishedRunError, match=r"no config\.json"):
+        read_run(*find_runs([tmp_path]))
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:

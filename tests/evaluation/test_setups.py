@@ -58,3 +58,8 @@ def test_an_unknown_method_is_named() -> None:
 def test_a_drop_factor_of_what_drops_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"drop_factor=0\.3 with setup='ppo'"):
         from_config("ppo", drop_factor=0.3)
+
+
+def test_amber_without_a_drop_factor_is_refused() -> None:
+    with pytest.raises(ValueError, match='drop_factor=null with setup="amber"'):
+        from_config("amber", drop_factor=None)

@@ -4,9 +4,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from amber_trl.evaluation import RunError, Study, UnfinishedRunError, read_study
+from amber_trl.evaluation import (
+    RunError,
+    Study,
+    UnfinishedRunError,
+    final_score,
+    read_study,
+    speed_score,
+)
 from tests.evaluation.runs import BATCH, FRAMES, LENGTH, VERSIONS, edit, write_run, write_study
 
 TASKS = ("Pendulum-v1", "Hopper-v5")
@@ -105,15 +113,40 @@ def test_a_run_copied_under_another_seed_is_refused(folder: Path) -> None:
     shutil.copytree(task / "ppo-seed1", task / "ppo-seed2")
     edit(task / "ppo-seed2/config.json", seed=2)
     for partial in (False, True):
-        with pytest.raises(RunError, match="seeds 1 and 2 have the same episodes") as caught:
+        with pytest.raises(RunError, match="have the same iterations, so one is a copy") as caught:
             read_study([folder], partial=partial)
-        assert f"{task / 'ppo-seed1'} and {task / 'ppo-seed2'}: " in str(caught.value)
+        assert f"{task / 'ppo-seed1'} and {task / 'ppo-seed2'} " in str(caught.value)
+
+
+def test_a_run_copied_under_another_task_is_refused(folder: Path) -> None:
+    task = folder / "paper/Hopper-v5"
+    shutil.copytree(task, folder / "paper/Walker2d-v4")
+    for run in (folder / "paper/Walker2d-v4").iterdir():
+        edit(run / "config.json", env_id="Walker2d-v4")
+    with pytest.raises(RunError, match=r"Hopper-v5/.* and .*Walker2d-v4/.* the same iterations"):
+        read_study([folder])
+
+
+@pytest.mark.parametrize(("seed", "refused"), [(1, True), (0, False)])
+def test_episodes_of_another_seed_are_refused(folder: Path, seed: int, refused: bool) -> None:
+    """Two setups may act alike from one seed, say where no batch is dropped in either."""
+    for name in ("ppo-seed0", f"amber-seed{seed}"):
+        run = folder / "paper/Hopper-v5" / name
+        table = pd.read_csv(run / "episodes.csv").assign(**{"return": lambda t: t["frame"] % 7.0})
+        table.to_csv(run / "episodes.csv", index=False)
+        columns = table["frame"], table["return"]
+        scores = {"final_score": final_score(*columns)}
+        scores["speed_score"] = speed_score(*columns, BATCH, FRAMES)
+        edit(run / "summary.json", **scores)
+    if refused:
+        with pytest.raises(RunError, match="have the same episodes, so one is a copy"):
+            read_study([folder])
+    else:
+        assert len(read_study([folder]).runs) == 8
 
 
 def test_seeds_that_reach_the_same_return_throughout_are_no_copies(folder: Path) -> None:
-    run = write_run(folder, "ppo", 2, task="Hopper-v5", level=20.0)
-    table = run / "iterations.csv"
-    table.write_text(table.read_text().replace(",0.05,", ",0.06,"))
+    write_run(folder, "ppo", 2, task="Hopper-v5", level=20.0)
     assert len(read_study([folder]).runs) == 9
 
 

@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import importlib
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -101,7 +102,9 @@ def test_seeds_come_one_after_the_other(recipe: ModuleType) -> None:
 def test_the_command_line_makes_the_same_run(recipe: ModuleType, ppo: ModuleType) -> None:
     names = ("mber_l8_clip0.2_m64", "mber_l2_episodic", "amber_drop0.1_lr4e-5", "ppo")
     for job in _grid(recipe, setups=names, smoke=True, total_frames=512, compile="off"):
-        words = _module(recipe, "grid").command_line(job.config)
+        command = _module(recipe, "grid").command_line(job.config)
+        program, file, *words = shlex.split(command)
+        assert (program, file) == ("python", "recipes/ppo_amber_mujoco.py")
         assert tyro.cli(ppo.Config, args=words) == job.config
 
 
@@ -117,7 +120,9 @@ def test_the_command_line_makes_the_same_run(recipe: ModuleType, ppo: ModuleType
         (["--setups", "ppo_drop0.1"], "setup 'ppo_drop0.1': drop_factor=0.1 with setup='ppo'"),
         (["--setups", "amber_clip2"], "clip_epsilon=2.0: choose a value in (0, 1]"),
         (["--seeds", "-1"], "seeds=(-1,): choose a value"),
-        (["--seeds"], "the grid is empty"),
+        (["--seeds"], "seeds is empty: name at least one"),
+        (["--setups"], "setups is empty: name at least one"),
+        (["--dry-run", "--archive", "published"], "dry_run=True with archive=published"),
         (["--tasks", "Pendulum-v9"], "Pendulum-v1"),
         (["--workers", "2", "--ray-address", "auto"], "leave out one of the two"),
     ],
@@ -160,8 +165,9 @@ def test_a_finished_run_is_left_alone(
     assert f"1 runs in {study}: 1 finished" in capsys.readouterr().out
     assert _main(recipe, monkeypatch, *options, "--setups", "amber", "ppo", "--dry-run") == 0
     shown = capsys.readouterr().out
-    assert "finished    paper/Pendulum-v1/amber-seed0: --env-id Pendulum-v1" in shown
-    assert "new         paper/Pendulum-v1/ppo-seed0: --env-id Pendulum-v1 --setup ppo" in shown
+    assert "finished    paper/Pendulum-v1/amber-seed0: python recipes/ppo_amber" in shown
+    assert "new         paper/Pendulum-v1/ppo-seed0: python recipes/ppo_amber_mujoco.py" in shown
+    assert "--env-id Pendulum-v1 --setup ppo" in shown
     assert _module(recipe, "runs").make(finished) is None
     assert before == {path: path.stat().st_mtime_ns for path in finished.run_dir.iterdir()}
 
@@ -174,6 +180,20 @@ def test_another_run_in_the_directory_is_refused(
     code = _main(recipe, monkeypatch, *options)
     assert f"{finished.run_dir} holds a run with " in code
     assert "name another study directory" in code
+
+
+@pytest.mark.parametrize(("asked", "same"), [("auto", True), ("on", False)])
+def test_what_counts_is_whether_a_run_was_compiled(
+    recipe: ModuleType, finished: Any, asked: str, same: bool
+) -> None:
+    runs = _module(recipe, "runs")
+    config = dataclasses.replace(finished.config, compile=asked)
+    job = dataclasses.replace(finished, config=config)
+    if same:
+        assert runs.state(job) == "finished"
+    else:
+        with pytest.raises(ValueError, match="holds a run with compile='off', and 'on' is asked"):
+            runs.state(job)
 
 
 @pytest.mark.parametrize("damage", ["no summary", "interrupted", "rows missing", "no table"])
@@ -245,6 +265,39 @@ def test_a_damaged_run_is_told_and_the_others_go_on(
     assert _main(recipe, monkeypatch, *options, "--archive", str(archive)) == 1
     assert "left out, as it is damaged: paper/Pendulum-v1/ppo-seed0" in capsys.readouterr().out
     assert (archive / finished.name / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "contents"),
+    [
+        ("episodes.csv", b"frame,return,length,terminated,truncated\n200,-900.5,20"),
+        ("iterations.csv", b"\xff"),
+        ("versions.json", b"{{"),
+    ],
+)
+def test_no_damaged_run_is_archived(
+    recipe: ModuleType,
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    contents: bytes,
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(finished.run_dir.parents[2], study)
+    damaged = study / finished.name / file
+    if file == "iterations.csv":  # in its middle, as its last row is read for the frames
+        before = damaged.read_bytes()
+        contents = before[: len(before) // 2] + contents + before[len(before) // 2 :]
+    damaged.write_bytes(contents)
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off", "--setups", "amber", "--archive", str(tmp_path / "archive")]
+    assert _main(recipe, monkeypatch, *options) == 1
+    shown = capsys.readouterr().out
+    assert f"damaged: {finished.name}: {study / finished.name}" in shown
+    assert file in shown
+    assert not (tmp_path / "archive").exists()
 
 
 def test_a_blank_line_ends_no_study(recipe: ModuleType, finished: Any, tmp_path: Path) -> None:
@@ -360,5 +413,5 @@ def test_a_run_that_lacks_what_is_archived_is_named_and_passed_over(
     options += ["--setups", "amber", "--compile", "off", "--archive", str(tmp_path / "archive")]
     assert _main(recipe, monkeypatch, *options) == 1
     shown = capsys.readouterr().out
-    assert f"damaged: {finished.name}: [Errno 2]" in shown
+    assert f"damaged: {finished.name}: {study / finished.name}/versions.json is missing" in shown
     assert f"left out, as it is damaged: {finished.name}" in shown
