@@ -6,7 +6,7 @@ __all__ = ["NonFiniteDataError"]
 
 
 class NonFiniteDataError(ValueError):
-    """What an environment or a policy gave holds a NaN or an infinity; nothing was made of it.
+    """What an environment or a policy gave is NaN, infinite or too large; nothing was made of it.
 
     Raised by :meth:`~amber_trl.data.MultiBatchReplayBuffer.extend` and by
     :meth:`~amber_trl.modules.ObservationNormalizer.update`, for a caller that tells bad data from a

@@ -70,7 +70,7 @@ def check_finite_frames(frames: TensorDictBase) -> None:
                 raise NonFiniteDataError(
                     f"{key!r} is not finite in {len(rows)} of {len(frames)} frames, the first "
                     f"being frame {int(rows[0])}: nothing was stored; find where it comes from, "
-                    "or pass check_finite=False to store it all the same"
+                    "or build the buffer with check_finite=False to store it all the same"
                 )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from errno import EISDIR
 from os import PathLike
 from pathlib import Path
 
@@ -115,22 +117,32 @@ def _page(read: Study, study: Path, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _published(out: Path) -> Iterator[Path]:
-    """A folder whose files are moved to ``out`` at the end, and are nowhere after an error."""
+    """A folder whose files are moved to ``out`` at the end, the page last; not after an error."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         making = tempfile.TemporaryDirectory(dir=out, prefix=".making-")
     except OSError as error:
-        raise OSError(
-            f"out={str(out)!r} cannot be written to ({error.strerror}): pass out=FOLDER (--out "
-            "FOLDER), a folder that can be, or is not there yet"
-        ) from error
+        raise _cannot_write(out, error) from error
     with making as name:
         folder = Path(name)
         yield folder
-        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-            target = out / file.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(target)
+        files = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+        try:
+            for file in files:
+                (out / file).parent.mkdir(parents=True, exist_ok=True)
+                if (out / file).is_dir():
+                    raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(out / file))
+            for file in sorted(files, key=lambda file: (file.name == "results.md", file)):
+                (folder / file).replace(out / file)
+        except OSError as error:
+            raise _cannot_write(out, error) from error
+
+
+def _cannot_write(out: Path, error: OSError) -> OSError:
+    return OSError(
+        f"out={str(out)!r} cannot be written to ({error.strerror}: {error.filename}): pass "
+        "out=FOLDER (--out FOLDER), a folder that can be, or is not there yet"
+    )
 
 
 def _introduction() -> str:

@@ -125,7 +125,7 @@ def _at_least(low: float) -> _Rule:
 
 _TEXT: _Rule = "text", lambda value: isinstance(value, str) and value != ""
 _TASK: _Rule = (
-    "text without line breaks and |, which would break a table",
+    "printable text without |, which would break a table",
     lambda value: (
         isinstance(value, str) and value.isprintable() and value != "" and "|" not in value
     ),
@@ -204,9 +204,7 @@ def _read_json(file: Path) -> dict[str, Any]:
             "or remove it"
         ) from error
     except OSError as error:
-        raise RunError(
-            f"{file} cannot be read ({error.strerror}): see to its permissions"
-        ) from error
+        raise RunError(f"{file} cannot be read ({error.strerror}): see to that") from error
     except (ValueError, RecursionError) as error:
         raise RunError(f"{file} is no JSON ({error}); {_WAY_OUT}") from error
     if not isinstance(contents, dict):

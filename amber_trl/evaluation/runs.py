@@ -271,11 +271,23 @@ def _check_iterations(run: Run) -> None:
         _refuse_table(
             run, "iterations", f"{found}, where {in_use[row]:g} batches are marked active"
         )
-    _check_schedules(run)
+    for row in np.flatnonzero(table["active_0"].to_numpy() != 1)[:1]:
+        _refuse_table(run, "iterations", f"the newest batch is not in use at frame {frames[row]}")
+    _check_settings(run)
 
 
-def _check_schedules(run: Run) -> None:
+def _check_settings(run: Run) -> None:
     """Refuses a table that was made with other settings than the configuration's."""
+    config, active = run.config, run.iterations["active_batches"]
+    size, whole = config["minibatch_size"], pd.Series(1, active.index)
+    scale, passes = (active, whole) if config["scale_minibatch"] else (whole, active)
+    updates = config["epochs"] * (config["frames_per_batch"] // size) * passes
+    for name, due in (("minibatch_size", size * scale), ("updates", updates)):
+        if name not in run.iterations:
+            _refuse_table(run, "iterations", f"no column {name}")
+        for row in np.flatnonzero(run.iterations[name] != due)[:1]:
+            what = f"{name}={run.iterations[name][row]} in row {row + 1}"
+            _refuse_table(run, "iterations", f"{what}, where config.json means {due[row]}")
     for name in _SCHEDULED:
         if (stated := getattr(run.setup, name)) is None:
             continue
@@ -300,11 +312,16 @@ def _check_episodes(run: Run) -> None:
         _refuse_table(run, "episodes", f"{found}, where frames ascend")
     if not ends.isin([0, 1]).all(axis=None) or (ends.sum(axis=1) == 0).any():
         _refuse_table(run, "episodes", "an episode that was neither terminated nor truncated")
-    # Episodes of one environment follow upon each other.
-    due = np.diff(frames, prepend=0) if run.config["num_envs"] == 1 else np.maximum(length, 1)
-    for row in np.flatnonzero(length != due)[:1]:
+    # Frames are counted environment by environment in each step, and in each of these episodes
+    # follow upon each other; a resume that is not exact leaves out those that were running.
+    step, lane = np.divmod(frames - 1, run.config["num_envs"])
+    due = (pd.Series(step) - pd.Series(step).groupby(lane).shift(fill_value=-1)).to_numpy()
+    fits = length == due
+    if run.summary.get("exactness", "exact") != "exact":
+        fits = (length >= 1) & (length <= due)
+    for row in np.flatnonzero(~fits)[:1]:
         found = f"length={length[row]} in row {row + 1}"
-        _refuse_table(run, "episodes", f"{found}, where {due[row]} frames are due")
+        _refuse_table(run, "episodes", f"{found}, where its environment made {due[row]} steps")
 
 
 def _refuse_table(run: Run, name: str, what: str) -> NoReturn:

@@ -61,7 +61,9 @@ def write_run(
     }
     run = folder / (name or f"{protocol}/{task}/{setup}-seed{seed}")
     run.mkdir(parents=True)
-    frames = range(LENGTH, FRAMES + 1, LENGTH)
+    lanes = given["num_envs"]
+    ends = range(LENGTH, FRAMES // lanes + 1, LENGTH)
+    frames = [(end - 1) * lanes + lane + 1 for end in ends for lane in range(lanes)]
     episodes = [[frame, level, LENGTH, 1, 0] for frame in frames]
     _table(run / "episodes.csv", ["frame", "return", "length", "terminated", "truncated"], episodes)
     _table(run / "iterations.csv", *_iterations(given, loss=zlib.crc32(str(run).encode())))
@@ -70,7 +72,7 @@ def write_run(
         "speed_score": level,
         "frames": FRAMES,
         "episodes": len(episodes),
-        "seconds": 1.0,
+        "seconds": float(zlib.crc32(str(run).encode())),
         "interrupted": False,
         "versions": VERSIONS,
     }
@@ -101,7 +103,8 @@ def _iterations(config: dict[str, Any], loss: float) -> tuple[list[str], list[li
         if config[name] is not None
     }
     ledger = ("importance_ratio", "staleness", "active")
-    header = ["frames", *scheduled, "loss_critic", "active_batches", "mean_abs_deviation"]
+    header = ["frames", *scheduled, "minibatch_size", "updates", "loss_critic"]
+    header += ["active_batches", "mean_abs_deviation"]
     header += [f"{column}_{age}" for column in ledger for age in range(ages)]
     rows = []
     for number in range(1, FRAMES // BATCH + 1):
@@ -109,7 +112,16 @@ def _iterations(config: dict[str, Any], loss: float) -> tuple[list[str], list[li
         empty = [""] * (ages - len(stored))
         left = 1 - (number - 1) * BATCH / FRAMES
         row: list[Any] = [number * BATCH, *(float(value) * left for value in scheduled.values())]
-        row += [loss, min(len(stored), 3), 0.05]
+        active = min(len(stored), 3)
+        minibatch, updates = (
+            config["minibatch_size"],
+            config["epochs"] * (BATCH // config["minibatch_size"]),
+        )
+        if config["scale_minibatch"]:
+            row += [minibatch * active, updates]
+        else:
+            row += [minibatch, updates * active]
+        row += [loss, active, 0.05]
         for values in (
             [1 + age / 10 for age in stored],
             [age / 10 for age in stored],

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from amber_trl.__main__ import main
-from amber_trl.evaluation import plot_runs, sections, write_report
+from amber_trl.evaluation import plot_runs, write_report
+from amber_trl.evaluation import report as report_module
 from tests.evaluation.runs import edit, write_run, write_study
 
 ROOT = Path(__file__).parents[2]
@@ -141,9 +142,16 @@ def test_nothing_changes_where_a_report_fails(
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     for run in (study / "paper/Hopper-v5").glob("ppo-*"):
         shutil.rmtree(run)
+    written = report_module._write
+
+    def fails_last(text: str, path: Path) -> Path:
+        if path.name == "runs.csv":
+            raise ZeroDivisionError(f"after {sorted(path.parents[1].rglob('*.png'))}")
+        return written(text, path)
+
     with monkeypatch.context() as patch:
-        patch.setattr(sections, "scores", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        patch.setattr(report_module, "_write", fails_last)
+        with pytest.raises(ZeroDivisionError, match="active-batches"):
             report(study, out)
     assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     page = report(study, out)
@@ -152,6 +160,20 @@ def test_nothing_changes_where_a_report_fails(
     assert f"{old} is not of this report: remove it" in caplog.text
     assert f"{out / 'tables' / 'runs.csv'} is not" not in caplog.text
     assert not list(out.glob(".*"))
+
+
+@pytest.mark.parametrize("made", ["tables", "results.md/"])
+def test_what_is_in_the_way_is_named_before_anything_is_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: str
+) -> None:
+    study, out = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]}), tmp_path / "out"
+    out.mkdir()
+    (out / made).mkdir() if made.endswith("/") else (out / made).touch()
+    assert main(["report", str(study), "--out", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert f"error: out='{out}' cannot be written to" in error
+    assert f"{out / made}): pass out=FOLDER" in error
+    assert not [path for path in out.rglob("*") if path.is_file() and path.name != made]
 
 
 @pytest.mark.parametrize("command", ["report", "plot"])

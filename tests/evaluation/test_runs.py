@@ -233,7 +233,7 @@ def test_a_missing_field_is_named(tmp_path: Path, file: str, field: str) -> None
             "config.json",
             "env_id",
             ["a"],
-            "text without line breaks and |, which would break a table",
+            "printable text without |, which would break a table",
         ),
         ("config.json", "protocol", None, "one of ['default', 'paper']"),
         ("config.json", "protocol", "../paper", "one of ['default', 'paper']"),
@@ -268,12 +268,41 @@ def test_a_field_that_no_run_leaves_is_refused_with_its_rule(
     assert said.endswith(f"it must be {rule}; make the run anew, or remove it")
 
 
-def test_episodes_of_several_environments_overlap(tmp_path: Path) -> None:
+def test_the_newest_batch_is_in_use(tmp_path: Path) -> None:
+    table = write_run(tmp_path, "amber") / "iterations.csv"
+    edit_cell(table, 4, "active_0", 0)
+    edit_cell(table, 4, "active_3", 1)
+    with pytest.raises(RunError, match="the newest batch is not in use at frame 500"):
+        read_run(table.parent)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"scale_minibatch": False}, {"epochs": 3}, {"minibatch_size": 32}]
+)
+def test_settings_that_the_iterations_contradict_are_refused(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    run = write_run(tmp_path, "mber", num_batches=4)
+    edit(run / "config.json", **changed)
+    with pytest.raises(RunError, match=r"iterations\.csv: .* where config\.json means"):
+        read_run(run)
+
+
+def test_episodes_of_several_environments_follow_upon_each_other_in_each(tmp_path: Path) -> None:
     table = write_run(tmp_path, protocol="default") / "episodes.csv"
-    edit_cell(table, 7, "length", 150)
-    assert read_run(table.parent).episodes["length"].max() == 150
-    edit_cell(table, 7, "length", 0)
-    with pytest.raises(RunError, match="length=0 in row 8, where 1 frames are due"):
+    assert len(read_run(table.parent).episodes) == 8 * 6
+    edit_cell(table, 9, "length", 40)
+    with pytest.raises(RunError, match="length=40 in row 10, where its environment made 20 steps"):
+        read_run(table.parent)
+
+
+def test_a_resume_that_is_not_exact_leaves_running_episodes_out(tmp_path: Path) -> None:
+    table = write_run(tmp_path) / "episodes.csv"
+    edit_cell(table, 7, "length", 12)
+    edit(table.with_name("summary.json"), exactness="approximate")
+    assert read_run(table.parent).episodes["length"].min() == 12
+    edit_cell(table, 7, "length", 21)
+    with pytest.raises(RunError, match="length=21 in row 8, where its environment made 20 steps"):
         read_run(table.parent)
 
 
@@ -291,6 +320,8 @@ def test_a_batch_is_kept_whatever_its_staleness(tmp_path: Path) -> None:
         (4, "active_batches", 9, "active_batches=9 at frame 500"),
         (4, "active_batches", 1, "active_batches=1 at frame 500, where 3 batches are marked"),
         (4, "active_2", 0, "active_batches=3 at frame 500, where 2 batches are marked"),
+        (4, "minibatch_size", 64, "minibatch_size=64 in row 5, where config.json means 192"),
+        (4, "updates", 30, "updates=30 in row 5, where config.json means 10"),
         (0, "drop_factor", 0.1, "drop_factor begins at 0.1, and config.json says 0.25"),
     ],
 )
@@ -310,8 +341,8 @@ def test_iterations_that_no_run_logs_are_refused(
         (49, "frame", 1001, "frame=1001 in row 50, not from 1"),
         (7, "frame", 20, "frame=20 in row 8 after 140, where frames ascend"),
         (7, "frame", 140, "frame=140 in row 8 after 140, where frames ascend"),
-        (7, "frame", 159, "length=20 in row 8, where 19 frames are due"),
-        (7, "length", -7, "length=-7 in row 8, where 20 frames are due"),
+        (7, "frame", 159, "length=20 in row 8, where its environment made 19 steps"),
+        (7, "length", -7, "length=-7 in row 8, where its environment made 20 steps"),
         (7, "terminated", 9, "an episode that was neither terminated nor truncated"),
         (7, "terminated", 0, "an episode that was neither terminated nor truncated"),
     ],

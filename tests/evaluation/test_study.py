@@ -127,22 +127,40 @@ def test_a_run_copied_under_another_task_is_refused(folder: Path) -> None:
         read_study([folder])
 
 
-@pytest.mark.parametrize(("seed", "refused"), [(1, True), (0, False)])
-def test_episodes_of_another_seed_are_refused(folder: Path, seed: int, refused: bool) -> None:
-    """Two setups may act alike from one seed, say where no batch is dropped in either."""
-    for name in ("ppo-seed0", f"amber-seed{seed}"):
-        run = folder / "paper/Hopper-v5" / name
-        table = pd.read_csv(run / "episodes.csv").assign(**{"return": lambda t: t["frame"] % 7.0})
-        table.to_csv(run / "episodes.csv", index=False)
-        columns = table["frame"], table["return"]
-        scores = {"final_score": final_score(*columns)}
-        scores["speed_score"] = speed_score(*columns, BATCH, FRAMES)
-        edit(run / "summary.json", **scores)
-    if refused:
-        with pytest.raises(RunError, match="have the same episodes, so one is a copy"):
-            read_study([folder])
-    else:
-        assert len(read_study([folder]).runs) == 8
+def vary(run: Path, **summary: Any) -> None:
+    """Gives each episode a return of its own, the same in every run."""
+    table = pd.read_csv(run / "episodes.csv").assign(**{"return": lambda t: t["frame"] / 7.0})
+    table.to_csv(run / "episodes.csv", index=False)
+    columns = table["frame"], table["return"]
+    scores = {"final_score": final_score(*columns)}
+    scores["speed_score"] = speed_score(*columns, BATCH, FRAMES)
+    edit(run / "summary.json", **scores, **summary)
+
+
+def test_episodes_of_another_seed_are_refused(folder: Path) -> None:
+    for name in ("ppo-seed0", "amber-seed1"):
+        vary(folder / "paper/Hopper-v5" / name)
+    with pytest.raises(RunError, match="have the same episodes, so one is a copy"):
+        read_study([folder])
+
+
+def test_setups_that_act_alike_are_no_copies_unless_their_time_is_the_same(folder: Path) -> None:
+    """As amber does with a drop factor that drops nothing, and mber."""
+    for name in ("ppo-seed0", "amber-seed0"):
+        vary(folder / "paper/Hopper-v5" / name)
+    assert len(read_study([folder]).runs) == 8
+    for name in ("ppo-seed0", "amber-seed0"):
+        edit(folder / "paper/Hopper-v5" / name / "summary.json", seconds=1.5)
+    with pytest.raises(RunError, match="have the same episodes, so one is a copy"):
+        read_study([folder])
+
+
+def test_two_versions_of_a_task_may_be_alike(folder: Path) -> None:
+    task = folder / "paper/Hopper-v5/ppo-seed0"
+    shutil.copytree(task, folder / "paper/Hopper-v4/ppo-seed0")
+    edit(folder / "paper/Hopper-v4/ppo-seed0/config.json", env_id="Hopper-v4")
+    edit(folder / "paper/Hopper-v4/ppo-seed0/summary.json", seconds=1.5)
+    assert len(read_study([folder]).runs) == 9
 
 
 def test_seeds_that_reach_the_same_return_throughout_are_no_copies(folder: Path) -> None:
