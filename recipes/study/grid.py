@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ppo_amber_mujoco import Config, resolve
+from ppo_amber_config import Config, resolve
 
 from amber_trl.envs import TASKS
 from amber_trl.evaluation import Setup

@@ -15,7 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ppo_amber_mujoco import resolve, saved_config, train
+from ppo_amber_config import resolve, saved_config
+from ppo_amber_mujoco import train
 
 from amber_trl.training import list_checkpoints
 from study.grid import Job, command_line

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import ppo_amber_mujoco as ppo
 import torch
+from ppo_amber_config import Config, EffectiveConfig, resolve
 from torch import Tensor
 from torchrl.collectors import Collector
 from torchrl.data import (
@@ -42,13 +43,13 @@ ITERATIONS = 1000
 """Of the recipe's run: so many that little is annealed while the first of them are measured."""
 
 
-def recipe_config(work: Workload, run_dir: Path, **options: Any) -> ppo.EffectiveConfig:
+def recipe_config(work: Workload, run_dir: Path, **options: Any) -> EffectiveConfig:
     """The main recipe's configuration for this work."""
     same = ("env_id", "frames_per_batch", "epochs", "minibatch_size", "device")
     shared = {name: getattr(work, name) for name in same} | {"compile": "off"}
     total = ITERATIONS * work.frames_per_batch
     shared |= {"total_frames": total, "progress": False, "run_dir": run_dir, **options}
-    return ppo.resolve(ppo.Config(**shared))
+    return resolve(Config(**shared))
 
 
 def check(work: Workload) -> None:

@@ -6,16 +6,15 @@ and the rows of its minibatches are written down; the stock loop draws the same 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
+import ppo_amber_mujoco as recipe
 import pytest
 import torch
+from ppo_amber_config import Config
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
@@ -194,22 +193,9 @@ def test_another_order_of_the_same_rows_is_another_policy() -> None:
     assert any(not torch.equal(value, theirs[key]) for key, value in ours.items())
 
 
-@pytest.fixture
-def recipe() -> Iterator[ModuleType]:
-    path = Path(__file__).parents[2] / "recipes" / "ppo_amber_mujoco.py"
-    spec = importlib.util.spec_from_file_location("recipe_under_test", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
 @pytest.mark.parametrize("collector", ["fast", "torchrl"])
 def test_the_recipe_s_ppo_is_stock_ppo(
-    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: Literal["fast", "torchrl"]
 ) -> None:
     rows: list[Tensor] = []
     made: list[Parts] = []
@@ -235,7 +221,7 @@ def test_the_recipe_s_ppo_is_stock_ppo(
     monkeypatch.setattr(recipe, "build_networks", build_and_keep)
     monkeypatch.setattr(recipe, "build_replay", build_and_seed)
     recipe.train(
-        recipe.Config(
+        Config(
             env_id="Pendulum-v1",
             setup="ppo",
             collector=collector,

@@ -1,6 +1,7 @@
 """The main recipe's options: defaults, contradictions, ranges, and what the command line says."""
 
 import dataclasses
+import inspect
 import math
 import sys
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_help_explains_each_field(
     monkeypatch.setenv("COLUMNS", "200")
     assert _main(ppo, monkeypatch, "--help") == 0
     shown = capsys.readouterr().out
-    source = Path(ppo.__file__ or "").read_text()
+    source = inspect.getsource(ppo.Config)
     for field in dataclasses.fields(ppo.Config):
         assert f"--{field.name.replace('_', '-')}" in shown
         described = source.split(f"    {field.name}: ", 1)[1].split('"""')[1]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_amber_config import saved_config
 
 from amber_trl.training import list_checkpoints, read_component
 from tests.recipes.conftest import RECIPES
@@ -83,7 +84,7 @@ def test_resumed_twice_is_byte_identical(
     ppo.train(_config(ppo, tmp_path / "whole", **options))
     run_dir = tmp_path / "stopped"
     _train_until(ppo, _config(ppo, run_dir, **options), 512)  # a partly filled buffer
-    _train_until(ppo, ppo.saved_config(run_dir), 1536)
+    _train_until(ppo, saved_config(run_dir), 1536)
     command = [sys.executable, _SCRIPT, "--resume", str(run_dir), "--no-progress"]
     subprocess.run(command, check=True, capture_output=True)
     for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
@@ -116,7 +117,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(ppo: ModuleType, tmp_path
     process.kill()
     process.communicate()
     assert not (run_dir / "summary.json").exists()
-    ppo.train(ppo.saved_config(run_dir))
+    ppo.train(saved_config(run_dir))
     ppo.train(_config(ppo, tmp_path / "whole"))
     for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
         _assert_equal(one, other)
@@ -150,7 +151,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(bytes(content))
-    ppo.train(ppo.saved_config(run_dir))
+    ppo.train(saved_config(run_dir))
     assert str(damaged.relative_to(last)) in caplog.text
     ppo.train(_config(ppo, tmp_path / "whole"))
     for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
@@ -219,12 +220,12 @@ def test_a_signal_after_the_last_look_waits_for_the_next_iteration(
 
 def test_what_cannot_be_resumed_is_said(ppo: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no config\.json of a run"):
-        ppo.saved_config(tmp_path)
+        saved_config(tmp_path)
     run_dir = tmp_path / "run"
     ppo.train(_config(ppo, run_dir, total_frames=256))
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(ppo.CheckpointError, match="there is no checkpoint in"):
-        ppo.train(ppo.saved_config(run_dir))
+        ppo.train(saved_config(run_dir))
 
 
 def test_another_collector_resumes_approximately_and_says_so(
@@ -232,7 +233,7 @@ def test_another_collector_resumes_approximately_and_says_so(
 ) -> None:
     run_dir = tmp_path / "run"
     _train_until(ppo, _config(ppo, run_dir, collector="torchrl"), 512)
-    summary = ppo.train(ppo.saved_config(run_dir))
+    summary = ppo.train(saved_config(run_dir))
     assert summary["exactness"] == "approximate"
     assert "Collector keeps its running episodes to itself" in summary["reasons"][0]
     assert "resumed approximately" in caplog.text

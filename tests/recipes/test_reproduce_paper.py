@@ -4,40 +4,29 @@ import csv
 import dataclasses
 import fcntl
 import gzip
-import importlib
 import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import reproduce_paper as recipe
 import tyro
+from ppo_amber_config import resolve
+from study import grid, runs
 
 from amber_trl.evaluation import Setup
-from tests.recipes.conftest import RECIPES
 
 
-@pytest.fixture(scope="module")
-def recipe() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(RECIPES))
-        yield importlib.import_module("reproduce_paper")
-
-
-def _module(recipe: ModuleType, name: str) -> Any:
-    return sys.modules[f"study.{name}"]
-
-
-def _grid(recipe: ModuleType, **options: Any) -> Any:
+def _grid(**options: Any) -> Any:
     given = {"tasks": ("Pendulum-v1",), "setups": ("amber",), "seeds": (0,)}
     return recipe.grid(recipe.Config(**given | options))
 
 
-def _main(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
+def _main(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
     monkeypatch.setattr(sys, "argv", ["reproduce_paper.py", *options])
     try:
         return recipe.main()
@@ -64,25 +53,22 @@ def _main(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, *options: str) ->
         ("amber_lr4e-5", {"setup": "amber", "learning_rate": 4e-5}),
     ],
 )
-def test_a_setup_is_made_of_its_name(
-    recipe: ModuleType, ppo: ModuleType, name: str, options: dict[str, Any]
-) -> None:
-    assert _module(recipe, "grid").setup_options(name) == options
-    (job,) = _grid(recipe, setups=(name,))
+def test_a_setup_is_made_of_its_name(ppo: ModuleType, name: str, options: dict[str, Any]) -> None:
+    assert grid.setup_options(name) == options
+    (job,) = _grid(setups=(name,))
     assert job.name == f"paper/Pendulum-v1/{name}-seed0"
     effective = dataclasses.asdict(ppo.resolve(job.config))
     assert effective.items() >= options.items()
     assert Setup.from_config(effective).name == name
 
 
-def test_one_run_has_one_directory_however_it_is_named(recipe: ModuleType) -> None:
+def test_one_run_has_one_directory_however_it_is_named() -> None:
     names = ("amber", "amber_clip0.4", "amber_l8_drop0.25", "mber_episodic", "mber_l2_episodic")
-    found = [job.name for job in _grid(recipe, setups=names)]
+    found = [job.name for job in _grid(setups=names)]
     assert found == [f"paper/Pendulum-v1/{name}-seed0" for name in ("amber", "mber_l2_episodic")]
 
 
-def test_the_text_counts_the_runs_of_each_part(recipe: ModuleType) -> None:
-    grid = _module(recipe, "grid")
+def test_the_text_counts_the_runs_of_each_part() -> None:
     for name, part in grid.PARTS.items():
         (line,) = [
             line for line in (recipe.__doc__ or "").splitlines() if line.startswith(f"  {name} ")
@@ -91,18 +77,18 @@ def test_the_text_counts_the_runs_of_each_part(recipe: ModuleType) -> None:
         assert str(count) in line.split(), (line, count)
 
 
-def test_seeds_come_one_after_the_other(recipe: ModuleType) -> None:
-    found = _grid(recipe, parts=("main", "mber"), setups=None, seeds=(3, 1))
+def test_seeds_come_one_after_the_other() -> None:
+    found = _grid(parts=("main", "mber"), setups=None, seeds=(3, 1))
     assert [job.name.rpartition("/")[2] for job in found] == [
         *("ppo-seed3", "amber-seed3", "ppo-seed1", "amber-seed1"),
         *("mber_l2-seed3", "mber_l2-seed1"),
     ]
 
 
-def test_the_command_line_makes_the_same_run(recipe: ModuleType, ppo: ModuleType) -> None:
+def test_the_command_line_makes_the_same_run(ppo: ModuleType) -> None:
     names = ("mber_l8_clip0.2_m64", "mber_l2_episodic", "amber_drop0.1_lr4e-5", "ppo")
-    for job in _grid(recipe, setups=names, smoke=True, total_frames=512, compile="off"):
-        command = _module(recipe, "grid").command_line(job.config)
+    for job in _grid(setups=names, smoke=True, total_frames=512, compile="off"):
+        command = grid.command_line(job.config)
         program, file, *words = shlex.split(command)
         assert (program, file) == ("python", "recipes/ppo_amber_mujoco.py")
         assert tyro.cli(ppo.Config, args=words) == job.config
@@ -128,7 +114,6 @@ def test_the_command_line_makes_the_same_run(recipe: ModuleType, ppo: ModuleType
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(
-    recipe: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     options: list[str],
@@ -136,23 +121,22 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--tasks", "Pendulum-v1", *options]
-    code = _main(recipe, monkeypatch, *options)
+    code = _main(monkeypatch, *options)
     assert code.startswith("error: ")
     assert message in code
     assert not (tmp_path / "study").exists()
 
 
 @pytest.fixture(scope="module")
-def finished(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of a study, made in this process."""
-    (job,) = _grid(recipe, study=tmp_path_factory.mktemp("study"), smoke=True, compile="off")
-    assert _module(recipe, "runs").state(job) == "new"
-    assert _module(recipe, "runs").make(job) is None
+    (job,) = _grid(study=tmp_path_factory.mktemp("study"), smoke=True, compile="off")
+    assert runs.state(job) == "new"
+    assert runs.make(job) is None
     return job
 
 
 def test_a_finished_run_is_left_alone(
-    recipe: ModuleType,
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -161,32 +145,29 @@ def test_a_finished_run_is_left_alone(
     before = {path: path.stat().st_mtime_ns for path in finished.run_dir.iterdir()}
     options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
     options += ["--compile", "off"]
-    assert _main(recipe, monkeypatch, *options, "--setups", "amber") == 0
+    assert _main(monkeypatch, *options, "--setups", "amber") == 0
     assert f"1 runs in {study}: 1 finished" in capsys.readouterr().out
-    assert _main(recipe, monkeypatch, *options, "--setups", "amber", "ppo", "--dry-run") == 0
+    assert _main(monkeypatch, *options, "--setups", "amber", "ppo", "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "finished    paper/Pendulum-v1/amber-seed0: python recipes/ppo_amber" in shown
     assert "new         paper/Pendulum-v1/ppo-seed0: python recipes/ppo_amber_mujoco.py" in shown
     assert "--env-id Pendulum-v1 --setup ppo" in shown
-    assert _module(recipe, "runs").make(finished) is None
+    assert runs.make(finished) is None
     assert before == {path: path.stat().st_mtime_ns for path in finished.run_dir.iterdir()}
 
 
 def test_another_run_in_the_directory_is_refused(
-    recipe: ModuleType, finished: Any, monkeypatch: pytest.MonkeyPatch
+    finished: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = str(finished.run_dir.parents[2])
     options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0"]
-    code = _main(recipe, monkeypatch, *options)
+    code = _main(monkeypatch, *options)
     assert f"{finished.run_dir} holds a run with " in code
     assert "name another study directory" in code
 
 
 @pytest.mark.parametrize(("asked", "same"), [("auto", True), ("on", False)])
-def test_what_counts_is_whether_a_run_was_compiled(
-    recipe: ModuleType, finished: Any, asked: str, same: bool
-) -> None:
-    runs = _module(recipe, "runs")
+def test_what_counts_is_whether_a_run_was_compiled(finished: Any, asked: str, same: bool) -> None:
     config = dataclasses.replace(finished.config, compile=asked)
     job = dataclasses.replace(finished, config=config)
     if same:
@@ -197,10 +178,7 @@ def test_what_counts_is_whether_a_run_was_compiled(
 
 
 @pytest.mark.parametrize("damage", ["no summary", "interrupted", "rows missing", "no table"])
-def test_what_is_not_whole_is_made_anew(
-    recipe: ModuleType, finished: Any, tmp_path: Path, damage: str
-) -> None:
-    runs = _module(recipe, "runs")
+def test_what_is_not_whole_is_made_anew(finished: Any, tmp_path: Path, damage: str) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(finished.run_dir, run_dir)
     config = dataclasses.replace(finished.config, run_dir=run_dir)
@@ -219,11 +197,11 @@ def test_what_is_not_whole_is_made_anew(
     assert runs.state(job) == "interrupted"
 
 
-def test_a_damaged_file_is_named(recipe: ModuleType, finished: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(finished: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     config = dataclasses.replace(finished.config, run_dir=tmp_path)
     with pytest.raises(ValueError, match=r"config.json is no JSON .*: remove that run"):
-        _module(recipe, "runs").state(dataclasses.replace(finished, config=config))
+        runs.state(dataclasses.replace(finished, config=config))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +214,6 @@ def test_a_damaged_file_is_named(recipe: ModuleType, finished: Any, tmp_path: Pa
     ],
 )
 def test_a_damaged_run_is_told_and_the_others_go_on(
-    recipe: ModuleType,
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -249,20 +226,20 @@ def test_a_damaged_run_is_told_and_the_others_go_on(
     broken = study / "paper/Pendulum-v1/ppo-seed0/summary.json"
     shutil.copytree(study / finished.name, broken.parent)
     config = broken.parent / "config.json"
-    (job,) = _grid(recipe, study=study, setups=("ppo",), smoke=True, compile="off")
-    made = dataclasses.asdict(_module(recipe, "runs").resolve(job.config))
+    (job,) = _grid(study=study, setups=("ppo",), smoke=True, compile="off")
+    made = dataclasses.asdict(resolve(job.config))
     config.write_text(json.dumps(made, default=str))
     broken.write_text(contents)
     options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
     options += ["--compile", "off", "--setups", "ppo", "amber"]
-    assert _main(recipe, monkeypatch, *options) == 1
+    assert _main(monkeypatch, *options) == 1
     shown = capsys.readouterr().out
     assert f"damaged: paper/Pendulum-v1/ppo-seed0: {broken}" in shown
     assert said in shown
     assert "remove that run" in shown
     assert f"2 runs in {study}: 1 damaged, 1 finished" in shown
     archive = tmp_path / "archive"
-    assert _main(recipe, monkeypatch, *options, "--archive", str(archive)) == 1
+    assert _main(monkeypatch, *options, "--archive", str(archive)) == 1
     assert "left out, as it is damaged: paper/Pendulum-v1/ppo-seed0" in capsys.readouterr().out
     assert (archive / finished.name / "summary.json").exists()
 
@@ -276,7 +253,6 @@ def test_a_damaged_run_is_told_and_the_others_go_on(
     ],
 )
 def test_no_damaged_run_is_archived(
-    recipe: ModuleType,
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -293,15 +269,14 @@ def test_no_damaged_run_is_archived(
     damaged.write_bytes(contents)
     options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
     options += ["--compile", "off", "--setups", "amber", "--archive", str(tmp_path / "archive")]
-    assert _main(recipe, monkeypatch, *options) == 1
+    assert _main(monkeypatch, *options) == 1
     shown = capsys.readouterr().out
     assert f"damaged: {finished.name}: {study / finished.name}" in shown
     assert file in shown
     assert not (tmp_path / "archive").exists()
 
 
-def test_a_blank_line_ends_no_study(recipe: ModuleType, finished: Any, tmp_path: Path) -> None:
-    runs = _module(recipe, "runs")
+def test_a_blank_line_ends_no_study(finished: Any, tmp_path: Path) -> None:
     shutil.copytree(finished.run_dir, tmp_path / "run")
     config = dataclasses.replace(finished.config, run_dir=tmp_path / "run")
     job = dataclasses.replace(finished, config=config)
@@ -315,24 +290,19 @@ def test_a_blank_line_ends_no_study(recipe: ModuleType, finished: Any, tmp_path:
     assert runs.state(job) == "interrupted"
 
 
-def test_two_processes_cannot_make_one_run(
-    recipe: ModuleType, finished: Any, tmp_path: Path
-) -> None:
+def test_two_processes_cannot_make_one_run(finished: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(finished.config, run_dir=tmp_path)
     job = dataclasses.replace(finished, config=config)
     with (tmp_path / "run.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        problem = _module(recipe, "runs").make(job)
+        problem = runs.make(job)
     assert problem == (
         f"RuntimeError: another process is at work in {tmp_path}: wait for it, or end it"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
 
 
-def test_frames_count_whole_rows_of_this_session(
-    recipe: ModuleType, finished: Any, tmp_path: Path
-) -> None:
-    runs = _module(recipe, "runs")
+def test_frames_count_whole_rows_of_this_session(finished: Any, tmp_path: Path) -> None:
     job = dataclasses.replace(
         finished, config=dataclasses.replace(finished.config, run_dir=tmp_path)
     )
@@ -348,7 +318,6 @@ def test_frames_count_whole_rows_of_this_session(
 
 
 def test_the_archive_holds_what_the_run_does(
-    recipe: ModuleType,
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -358,7 +327,7 @@ def test_the_archive_holds_what_the_run_does(
     options += ["--seeds", "0", "1", "--setups", "amber", "--smoke", "--compile", "off"]
     contents = []
     for archive in (tmp_path / "one", tmp_path / "two"):
-        assert _main(recipe, monkeypatch, *options, "--archive", str(archive)) == 0
+        assert _main(monkeypatch, *options, "--archive", str(archive)) == 0
         shown = capsys.readouterr().out
         assert "left out, as it is new: paper/Pendulum-v1/amber-seed1" in shown
         (directory,) = (archive / "paper" / "Pendulum-v1").iterdir()
@@ -383,7 +352,6 @@ def test_the_archive_holds_what_the_run_does(
 
 @pytest.mark.parametrize("archive", ["study", "study/archive", ".", "link"])
 def test_an_archive_that_would_mix_with_the_study_is_refused(
-    recipe: ModuleType,
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -394,13 +362,12 @@ def test_an_archive_that_would_mix_with_the_study_is_refused(
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     options = ["--tasks", "Pendulum-v1", "--seeds", "0", "--setups", "amber", "--smoke"]
-    code = _main(recipe, monkeypatch, *options, "--compile", "off", "--archive", archive)
+    code = _main(monkeypatch, *options, "--compile", "off", "--archive", archive)
     assert code.startswith(f"error: archive={archive} with study=study: neither may be in the")
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_run_that_lacks_what_is_archived_is_named_and_passed_over(
-    recipe: ModuleType,
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -411,7 +378,7 @@ def test_a_run_that_lacks_what_is_archived_is_named_and_passed_over(
     (study / finished.name / "versions.json").unlink()
     options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
     options += ["--setups", "amber", "--compile", "off", "--archive", str(tmp_path / "archive")]
-    assert _main(recipe, monkeypatch, *options) == 1
+    assert _main(monkeypatch, *options) == 1
     shown = capsys.readouterr().out
     assert f"damaged: {finished.name}: {study / finished.name}/versions.json is missing" in shown
     assert f"left out, as it is damaged: {finished.name}" in shown

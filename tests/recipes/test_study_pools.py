@@ -1,6 +1,5 @@
 """Making the study's runs in worker processes and on Ray: faults, retries, stopping."""
 
-import importlib
 import json
 import os
 import signal
@@ -11,6 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import reproduce_paper as recipe
+from study import runs
+from study.pools import LocalPool
 
 from tests.recipes.conftest import RECIPES
 
@@ -58,33 +60,29 @@ def test_a_dead_worker_is_replaced_and_an_error_stops_no_other(
 
 
 def test_a_stop_ends_runs_after_their_iteration_and_they_go_on_later(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(RECIPES))
-        recipe: Any = importlib.import_module("reproduce_paper")
-        options = {"study": tmp_path, "tasks": ("Pendulum-v1",), "smoke": True, "compile": "off"}
-        config = recipe.Config(**options, total_frames=10_240, setups=("ppo",), seeds=(0, 1))
-        first, second = recipe.grid(config)
-        pool, asked, ends = recipe.LocalPool(1, retries=2), False, []
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
-        try:
-            for ended in pool.run([first, second]):
-                if ended is not None:
-                    ends.append(ended)
-                if not asked and recipe.runs.frames(first) > 0:
-                    asked = True
-                    pool.stop()
-        finally:
-            signal.signal(signal.SIGINT, handler)
-        assert [(ended.job, ended.problem, ended.again) for ended in ends] == [(first, None, False)]
-        assert recipe.runs.state(first) == "interrupted"
-        frames = recipe.runs.frames(first)
-        assert recipe.runs.summary(first)["frames"] == frames < 10_240
-        assert not second.run_dir.exists()
-        earlier = (first.run_dir / "timing.csv").read_bytes()
-        progress = recipe.Progress([first], finished=0)
-        assert recipe.make([first], recipe.LocalPool(1, retries=0), progress) == {
-            first.name: "finished"
-        }
+    options: dict[str, Any] = {"study": tmp_path, "tasks": ("Pendulum-v1",), "smoke": True}
+    options |= {"compile": "off"}
+    config = recipe.Config(**options, total_frames=10_240, setups=("ppo",), seeds=(0, 1))
+    first, second = recipe.grid(config)
+    pool, asked, ends = LocalPool(1, retries=2), False, []
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+    try:
+        for ended in pool.run([first, second]):
+            if ended is not None:
+                ends.append(ended)
+            if not asked and runs.frames(first) > 0:
+                asked = True
+                pool.stop()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert [(ended.job, ended.problem, ended.again) for ended in ends] == [(first, None, False)]
+    assert runs.state(first) == "interrupted"
+    frames = runs.frames(first)
+    assert (runs.summary(first) or {})["frames"] == frames < 10_240
+    assert not second.run_dir.exists()
+    earlier = (first.run_dir / "timing.csv").read_bytes()
+    progress = recipe.Progress([first], finished=0)
+    assert recipe.make([first], LocalPool(1, retries=0), progress) == {first.name: "finished"}
     # The wall clock of the iterations before the stop is still that of the first attempt.
     assert (first.run_dir / "timing.csv").read_bytes().startswith(earlier)
     rows = (first.run_dir / "iterations.csv").read_text().splitlines()[1:]

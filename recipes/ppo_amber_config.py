@@ -1,0 +1,240 @@
+"""What the main recipe is asked to do: its options, what they imply, what contradicts what."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from amber_trl.training import Range, check_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What to train, and how. Where a default is None, the text says what it stands for."""
+
+    env_id: str = "HalfCheetah-v5"
+    """Gymnasium id of an environment with a Box observation and a Box or Discrete action."""
+    setup: Literal["ppo", "mber", "amber"] = "amber"
+    """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale."""
+    protocol: Literal["default", "paper"] = "default"
+    """default: 8 environments, time limits bootstrapped. paper: 1 environment, limits terminal."""
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Seeds networks, environments, actions and minibatches."""
+    total_frames: Annotated[int | None, Range(1)] = None
+    """Frames to train for, towards which everything is annealed; the last batch is made whole
+    (1 000 000; smoke: 2560)."""
+    device: str = "cpu"
+    """Torch device of networks and storage."""
+    collector: Literal["fast", "torchrl"] | None = None
+    """fast: amber_trl's GymCollector, with a copy of the actor on the CPU where the networks are
+    elsewhere. torchrl: TorchRL's Collector, on the networks' device. Both collect the same frames
+    (fast)."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the update step and, in runs with total_frames / num_envs of at least 500 000, the
+    actor of the fast collector. auto: in runs of at least 100 000 frames, if a compiler works."""
+    num_threads: Annotated[int, Range(1)] = 1
+    """Threads that torch uses; for networks of this size one is fastest."""
+    run_dir: Path | None = None
+    """Where the run's files go (runs/ENV_ID-SETUP-seedSEED)."""
+    overwrite: bool = False
+    """Replace a run that the directory already holds."""
+    checkpoint_interval: Annotated[int | None, Range(1)] = None
+    """Iterations between checkpoints (None: only one, at the end). Kept: the last two, the best."""
+    resume: Path | None = None
+    """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
+    tensorboard: bool = False
+    """Log to TensorBoard too, in the run directory."""
+    progress: bool = True
+    """Show a progress bar."""
+    smoke: bool = False
+    """A few short iterations that exercise everything within 20 seconds, and learn nothing."""
+
+    num_envs: Annotated[int | None, Range(1)] = None
+    """Environments stepped in one process (by the protocol: 8 or 1)."""
+    time_limits: Literal["bootstrap", "terminal"] | None = None
+    """Whether the value goes on beyond a time limit (by the protocol: bootstrap or terminal)."""
+    frames_per_batch: Annotated[int | None, Range(1)] = None
+    """N, frames collected per iteration, by all environments together (2048; smoke: 256)."""
+    num_batches: Annotated[int | None, Range(1)] = None
+    """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8)."""
+    drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
+    """Staleness beyond which a batch is not used, in [0, inf], annealed to 0 (amber: 0.25)."""
+    staleness_metric: Literal[
+        "mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"
+    ] = "mean_abs_deviation"
+    """How a batch's staleness is measured; the default is the paper's R' - 1."""
+    epochs: Annotated[int | None, Range(1)] = None
+    """Passes over the batches in use, per iteration (10; smoke: 2)."""
+    minibatch_size: Annotated[int, Range(1)] = 64
+    """Frames of a minibatch per batch in use; must divide frames_per_batch."""
+    scale_minibatch: bool = True
+    """Let the minibatch grow with the batches in use; else the number of updates grows."""
+    minibatches: Literal["uniform", "episodic"] = "uniform"
+    """Frames of a minibatch: drawn uniformly, or one contiguous run of one environment."""
+    learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
+    """Adam's step size, annealed to 0."""
+    clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
+    """Clip range, annealed to 0 (by the setup: ppo 0.3, mber and amber 0.4)."""
+    gamma: Annotated[float, Range(0, 1)] = 0.99
+    """Discount per frame."""
+    gae_lambda: Annotated[float, Range(0, 1)] = 0.95
+    """GAE's lambda."""
+    normalize_advantage: Literal["batch", "minibatch", "none"] = "batch"
+    """Standardise advantages once over the batch that is stored, in each minibatch, or not."""
+    critic_coeff: Annotated[float, Range(0)] = 1.0
+    """Weight of the value loss."""
+    entropy_coeff: Annotated[float, Range(0)] = 0.0
+    """Weight of an entropy bonus; 0 is none."""
+    max_grad_norm: Annotated[float | None, Range(0, above=True)] = None
+    """Norm beyond which the gradient is rescaled (None: never)."""
+    hidden_sizes: Annotated[tuple[int, ...], Range(1)] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectiveConfig(Config):
+    """A configuration in which nothing is left open; what a run's config.json holds."""
+
+    run_dir: Path
+    total_frames: int
+    num_envs: int
+    time_limits: Literal["bootstrap", "terminal"]
+    frames_per_batch: int
+    num_batches: int
+    epochs: int
+    clip_epsilon: float
+    collector: Literal["fast", "torchrl"]
+    compiled: bool
+
+
+_SETUPS: dict[str, dict[str, Any]] = {
+    "ppo": {"num_batches": 1, "clip_epsilon": 0.3},
+    "mber": {"num_batches": 2, "clip_epsilon": 0.4},
+    "amber": {"num_batches": 8, "clip_epsilon": 0.4, "drop_factor": 0.25},
+}
+_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "default": {"num_envs": 8, "time_limits": "bootstrap"},
+    "paper": {"num_envs": 1, "time_limits": "terminal"},
+}
+_LENGTHS: dict[bool, dict[str, Any]] = {
+    False: {"total_frames": 1_000_000, "frames_per_batch": 2048, "epochs": 10},
+    True: {"total_frames": 2560, "frames_per_batch": 256, "epochs": 2},
+}
+
+
+def resolve(config: Config) -> EffectiveConfig:
+    """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
+    check_fields(config)
+    _check_device(config.device)
+    if config.resume is not None:
+        return _resolve_resumed(config, saved_config(config.resume))
+    values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
+    task = config.env_id.replace("/", "-").replace(":", "-")
+    values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
+    values["collector"] = "fast"
+    given = {name: value for name, value in asdict(config).items() if value is not None}
+    values |= given
+    effective = EffectiveConfig(**{"compiled": False, **values})  # open_run decides
+    _check_combinations(effective)
+    return effective
+
+
+def saved_config(run_dir: Path) -> EffectiveConfig:
+    """The configuration to resume a run with: its own, wherever its directory is now."""
+    path = run_dir / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"resume={str(run_dir)!r}: there is no config.json of a run in it")
+    try:
+        saved = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} holds no configuration ({error}): restore it") from error
+    if differing := {field.name for field in fields(EffectiveConfig)} ^ saved.keys():
+        raise ValueError(
+            f"{path} lacks or has too many of {sorted(differing)}: resume the run with the "
+            "version that it was started with"
+        )
+    saved |= {"run_dir": run_dir, "resume": run_dir, "overwrite": False}
+    saved["hidden_sizes"] = tuple(saved["hidden_sizes"])
+    if saved["drop_factor"] is not None:
+        saved["drop_factor"] = float(saved["drop_factor"])  # JSON has no infinity but "inf"
+    return EffectiveConfig(**saved)
+
+
+def _resolve_resumed(config: Config, saved: EffectiveConfig) -> EffectiveConfig:
+    for field in fields(Config):
+        value = getattr(config, field.name)
+        if value != field.default:
+            _check_same(field.name, value, saved)
+    return replace(saved, progress=config.progress)
+
+
+def _check_same(name: str, value: Any, saved: EffectiveConfig) -> None:
+    ours = getattr(saved, name)
+    if name in ("run_dir", "resume"):
+        value, ours = Path(value).resolve(), Path(ours).resolve()
+    if name != "progress" and value != ours:
+        raise ValueError(
+            f"{name}={value!r} contradicts {name}={ours!r} of the run in {str(saved.run_dir)!r}: "
+            "leave it out, since a resumed run keeps its options"
+        )
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={device!r} is not there ({reason}): pass 'cpu'") from error
+
+
+def _check_combinations(config: EffectiveConfig) -> None:
+    for name, value in _PROTOCOLS["paper"].items():
+        if config.protocol == "paper" and getattr(config, name) != value:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} contradicts protocol='paper', which sets "
+                f"{value!r}: leave out one of the two"
+            )
+    for name in ("num_envs", "minibatch_size"):
+        if config.frames_per_batch % getattr(config, name):
+            raise ValueError(
+                f"{name}={getattr(config, name)} does not divide frames_per_batch="
+                f"{config.frames_per_batch}: choose one that does"
+            )
+    if config.setup != "amber" and config.drop_factor is not None:
+        raise ValueError(
+            f"drop_factor={config.drop_factor} with setup={config.setup!r}, which drops no batch: "
+            "leave it out, or choose the setup amber"
+        )
+    if config.setup == "ppo" and (config.num_batches != 1 or not config.scale_minibatch):
+        raise ValueError(
+            f"num_batches={config.num_batches} and scale_minibatch={config.scale_minibatch} with "
+            "setup='ppo', which keeps 1 batch and scales nothing: leave them out, or choose the "
+            "setup mber or amber"
+        )
+    if config.minibatches == "episodic":
+        lane = config.frames_per_batch // config.num_envs
+        if not config.scale_minibatch or config.minibatch_size * config.num_batches > lane:
+            raise ValueError(
+                f"minibatches='episodic' with minibatch_size={config.minibatch_size}, num_batches="
+                f"{config.num_batches} and scale_minibatch={config.scale_minibatch}: their product "
+                f"must be scaled and at most frames_per_batch / num_envs = {lane}, the frames of "
+                "one environment; lower one of them, or num_envs"
+            )
+
+
+def command_line(description: str | None) -> Config:
+    """What was asked for; on a resume, nothing may be asked for that the run does not have."""
+    config = tyro.cli(Config, description=description)
+    if config.resume is None:
+        return config
+    saved = saved_config(config.resume)
+    default = Config(**{field.name: getattr(saved, field.name) for field in fields(Config)})
+    given = tyro.cli(Config, description=description, default=default)
+    for field in fields(Config):  # also one that equals the option's default, not the run's value
+        _check_same(field.name, getattr(given, field.name), saved)
+    return given
