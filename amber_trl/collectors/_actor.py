@@ -109,7 +109,7 @@ class FrameActor:
         self._moves_to = None if device.type == "cpu" else device
         inputs = self._moved(inputs)
         before = generator_states(device)
-        state = _attributes(self._policy), _versions(self._policy)
+        state = self._state()
         self._first = self.call(inputs)
         if self._capture:
             self._renew(inputs, before, state)
@@ -174,7 +174,12 @@ class FrameActor:
             return inputs
         return [tensor.to(self._moves_to) for tensor in inputs]
 
-    def _renew(self, inputs: Inputs, before: list[Tensor], state: tuple[object, object]) -> None:
+    def _state(self) -> tuple[object, ...]:
+        """What may change in a call but for torch's generators; its code, so to say, first."""
+        drawn = random.getstate(), _identity(np.random.get_state())  # noqa: NPY002
+        return _attributes(self._policy), _versions(self._policy), drawn
+
+    def _renew(self, inputs: Inputs, before: list[Tensor], state: tuple[object, ...]) -> None:
         """Keeps the program if it still does what the actor does; else records another."""
         if state[0] != self._fingerprint:
             self._program, self.failure = None, None
@@ -187,8 +192,11 @@ class FrameActor:
                 part._forward_hooks or part._forward_pre_hooks for part in self._policy.modules()
             ):
                 raise NotStraightError("it has forward hooks, which may do more than torch calls")
-            if state != (_attributes(self._policy), _versions(self._policy)):
-                raise NotStraightError("calling it changes its attributes, parameters or buffers")
+            if state != self._state():
+                raise NotStraightError(
+                    "calling it changes its attributes, parameters or buffers, or draws Python's "
+                    "or NumPy's random numbers"
+                )
             if self._program is None or not self._reproduces(inputs, before, after):
                 self._program = self._record(inputs, before)
                 if not self._reproduces(inputs, before, after):
@@ -303,11 +311,19 @@ def _attributes(module: nn.Module) -> list[object]:
 
 
 def _identity(value: Any, within: frozenset[int] = frozenset()) -> object:
-    """The contents of arrays and of containers at any depth; of other objects, which one it is."""
+    """The contents of arrays, generators, and containers at any depth; of others, which one."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.ndarray):
         return value.shape, value.tobytes()
+    if isinstance(value, torch.Generator):
+        return value.get_state().cpu().numpy().tobytes()
+    if isinstance(value, np.random.Generator):
+        return _identity(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return _identity(value.get_state())
+    if isinstance(value, random.Random):
+        return value.getstate()
     if id(value) not in within:
         within |= {id(value)}
         if isinstance(value, Mapping):

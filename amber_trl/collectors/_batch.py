@@ -59,8 +59,7 @@ def make_batch(
         before: what the frames start from, each ``[frames, lanes, ...]``.
         after: what they lead to, with ``reward``, ``terminated`` and ``truncated``
             ``[frames, lanes]``.
-        written: what the actor gave, each ``[frames, *batch_size, ...]``; keys that start with
-            an underscore are left out.
+        written: what the actor gave, each ``[frames, *batch_size, ...]``.
         traj_ids: ``[frames, lanes]``.
         batch_size: the environment's.
         reward_dtype: dtype of the rewards in the batch.
@@ -82,9 +81,7 @@ def make_batch(
     for key in ("reward", "done", "terminated", "truncated"):
         end[key] = end[key].unsqueeze(-1)
     never = {key: torch.zeros_like(end[key]) for key in ("done", "terminated", "truncated")}
-    outputs = {
-        key: lanes_first(value.cpu()) for key, value in written.items() if not _is_private(key)
-    }
+    outputs = {key: lanes_first(value.cpu()) for key, value in written.items()}
     return TensorDict(
         {
             **start,
@@ -96,7 +93,3 @@ def make_batch(
         batch_size=[*batch_size, len(traj_ids)],
         names=[*(None for _ in batch_size), "time"],
     )
-
-
-def _is_private(key: NestedKey) -> bool:
-    return any(part.startswith("_") for part in ((key,) if isinstance(key, str) else key))

@@ -80,7 +80,7 @@ def check_policy(policy: object, env: EnvBase) -> None:
     Raises:
         TypeError: it is no ``TensorDictModuleBase``.
         ValueError: it reads keys that the environment does not give, writes the environment's own
-            keys or into ``next``, or writes no action.
+            keys, private ones or into ``next``, or writes no action.
     """
     if not isinstance(policy, TensorDictModuleBase):
         raise TypeError(
@@ -110,6 +110,13 @@ def check_policy(policy: object, env: EnvBase) -> None:
         raise ValueError(
             f"policy writes {clash}, which are the environment's or the next frame's: rename them "
             f"in out_keys; for a recurrent actor, {WAY_OUT}"
+        )
+    parts = ((key, (key,) if isinstance(key, str) else key) for key in written)
+    if private := sorted(str(key) for key, path in parts if any(p.startswith("_") for p in path)):
+        raise ValueError(
+            f"policy writes {private}: by private keys modules carry state from frame to frame, as "
+            f"OrnsteinUhlenbeckProcessModule does, which is not supported; {WAY_OUT}, or rename "
+            "them in out_keys if they are results"
         )
 
 

@@ -255,6 +255,7 @@ class GymCollector(BaseCollector):
 
         Raises:
             TypeError: another argument was given, more than one, or neither module nor TensorDict.
+            ValueError: names or shapes are not those of the actor's weights.
         """
         if unsupported:
             raise TypeError(f"{sorted(unsupported)} are for collectors with workers: omit them")
@@ -269,7 +270,17 @@ class GymCollector(BaseCollector):
                     f"weights are a {type(source).__name__}: pass a module, or the TensorDict "
                     "that TensorDict.from_module(module) gives"
                 )
-            TensorDict.from_module(self.policy).data.update_(source.data)
+            own = TensorDict.from_module(self.policy)
+            shapes, given = (
+                {key: value.shape for key, value in weights.items(True, True)}
+                for weights in (own, source)
+            )
+            if differing := sorted({str(key) for key, _ in shapes.items() ^ given.items()}):
+                raise ValueError(
+                    f"weights differ from the actor's in {differing}, by name or shape: pass those "
+                    "of a module built as the actor is"
+                )
+            own.data.update_(source.data)
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """The actor's weights, the counters, and the frame that the next batch starts from."""

@@ -167,14 +167,16 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
         Raises:
             TypeError: if ``tensordict`` is no TensorDict.
-            ValueError: if the number of frames is not ``N``, or shapes or dtypes are not those
-                stored.
+            ValueError: if the number of frames is not ``N``, shapes or dtypes are not those
+                stored, or the sampler would mix the environments of ``[E, T]``.
             NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
             KeyError: if a key is missing, or one is there that earlier batches did not have.
                 Whatever is raised, the buffer is as it was.
         """
         frames = flatten_batch(tensordict)
         check_batch(frames, self.frames_per_batch)
+        if isinstance(self._sampler, MultiBatchSampler):
+            self._sampler.check_shape(tensordict.shape)
         if self.check_finite:
             check_finite_frames(frames)
         if self.keys is not None:
@@ -359,6 +361,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         rows = json.loads((path / "storage" / "storage_metadata.json").read_text())["len"]
         batch_size = json.loads((path / "buffer_metadata.json").read_text())["batch_size"]
         self._check_parts(MultiBatchWriter.read(path / "writer"), stored, rows, batch_size)
+        saved = path / "transform.t"
+        transforms = torch.load(saved, weights_only=True) if saved.is_file() else {}
+        check_transforms(self._transform, transforms)
         if self._rng is not None:
             generator = TensorDict.load_memmap(path / "rng_state")
             check_generator((generator["rng_state"], generator.device), self._rng)
@@ -442,9 +447,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def _loading(self) -> Iterator[None]:
         """Keep the generator object, of which others may hold a reference, and its new state."""
         generator = self._rng
-        yield
-        if generator is not None:
-            generator.set_state(self._rng.get_state())
-            self.set_rng(generator)
-        self._epoch_number += 1
-        self._needs_refresh = self.staleness is not None
+        try:
+            yield
+        finally:  # even of a file that is damaged where nothing could have been checked before
+            if generator is not None:
+                generator.set_state(self._rng.get_state())
+                self.set_rng(generator)
+            self._epoch_number += 1
+            self._needs_refresh = self.staleness is not None

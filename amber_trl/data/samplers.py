@@ -134,6 +134,20 @@ class MultiBatchSampler(Sampler):
         self._ran_out = self._remaining_batches == 0
         return index, {}
 
+    def can_sample(self, storage: Storage, batch_size: int) -> bool:
+        """Whether :meth:`sample` takes this ``batch_size`` now; TorchRL's buffers ask this."""
+        running = self._epoch is not None and self._position < len(self._epoch)
+        fits = batch_size == self._batch_size if running else True
+        whole = batch_size > 0 and self.frames_per_batch % batch_size == 0
+        return super().can_sample(storage, batch_size) and fits and whole
+
+    def check_shape(self, shape: torch.Size) -> None:
+        """Refuse a batch of this shape, ``[N]`` or ``[E, T]``, if its frames would be mistaken.
+
+        Raises:
+            ValueError: if the sampler takes frames of two environments for those of one.
+        """
+
     def epoch(self, storage: Storage, batch_size: int) -> Tensor:
         """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
 
@@ -367,6 +381,19 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
         """Rows of one minibatch: ``batch_size * num_active``."""
         return batch_size * num_active
+
+    def check_shape(self, shape: torch.Size) -> None:
+        """Refuse ``[E, T]`` unless a lane is within one environment.
+
+        Raises:
+            ValueError: if ``frames_per_lane`` does not divide ``T``.
+        """
+        if len(shape) == 2 and shape[1] % self.frames_per_lane:
+            raise ValueError(
+                f"batch of shape {list(shape)} with frames_per_lane={self.frames_per_lane}: runs "
+                f"would cross from one environment to the next; give the sampler frames_per_lane="
+                f"{shape[1]}"
+            )
 
     def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
         length = self.minibatch_size(batch_size, len(slots))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from inspect import signature
+from numbers import Real
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDictBase, unravel_key
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss, PPOLoss
+
+from amber_trl.transforms.log_prob import keys_read
 
 __all__ = ["AmberPPOLoss"]
 
@@ -113,12 +116,15 @@ class AmberPPOLoss(ClipPPOLoss):
     def _set_in_keys(self) -> None:
         """What the loss reads: unlike ``ClipPPOLoss``, no next frame, but what GAE made of it."""
         named = self.tensor_keys
-        keys = [*self.actor_network.in_keys]
+        keys = keys_read(self.actor_network)
         for name in (named.action, named.sample_log_prob):
             keys += name if isinstance(name, list) else [name]
         keys.append(named.advantage)
         if self.critic_network is not None and self.critic_coeff is not None:
-            keys += [*self.critic_network.in_keys, named.value_target]
+            # The actor is run first: what the two share is not read, where it is the actor's.
+            written = {unravel_key(key) for key in self.actor_network.out_keys}
+            keys += [key for key in keys_read(self.critic_network) if key not in written]
+            keys.append(named.value_target)
             if self.clip_value is not None:
                 keys.append(named.value)
         self._in_keys = list(dict.fromkeys(keys))
@@ -233,10 +239,10 @@ def _check_coefficients(
 
 
 def _is_number(value: Any, high: float = math.inf) -> bool:
-    number = isinstance(value, int | float | Tensor) and not isinstance(value, bool)
+    number = isinstance(value, Real | Tensor) and not isinstance(value, bool)
     return number and bool(0 <= value <= high)
 
 
 def _as_float(value: Any) -> Any:
-    """An ``int`` as a ``float``: TorchRL would keep, and anneal, it as an integer."""
-    return float(value) if isinstance(value, int) else value
+    """A number as a ``float``: TorchRL would keep, and anneal, an integer as one."""
+    return float(value) if isinstance(value, Real) else value

@@ -144,12 +144,14 @@ class Checkpoints:
             OSError: the disk has less space than the states need (``errno.ENOSPC``; nothing was
                 written), or a write failed.
             CheckpointError: a state holds what could not be loaded again, or could not be written.
-            ValueError: ``frames`` or ``details`` is none of the above.
+            ValueError: ``frames`` or ``details`` is none of the above, or the directory has a
+                whole checkpoint of more frames, which would still be the newest.
 
         Whatever is raised, earlier checkpoints are as they were.
         """
         score = _check_numbers(frames, score)
         details = _check_details(details or {})
+        self._check_newest(frames)
         states = {name: component.state_dict() for name, component in self.components.items()}
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True)
@@ -233,6 +235,15 @@ class Checkpoints:
                 f"components={sorted(self.components)} given, but checkpoint {path} was saved with "
                 f"{sorted(manifest.components)}: give the same, or use read_component for one"
             )
+
+    def _check_newest(self, frames: int) -> None:
+        for path, manifest in self._verified().items():
+            if manifest.frames > frames:
+                raise ValueError(
+                    f"frames={frames} after checkpoint {path}, which has {manifest.frames} and "
+                    "would still be the newest: use another directory, or move later checkpoints "
+                    "out of this one"
+                )
 
     def _free_name(self, frames: int) -> Path:
         taken = [found for path in list_checkpoints(self.directory) if (found := order(path))]

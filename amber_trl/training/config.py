@@ -71,10 +71,13 @@ def check_fields(config: Any) -> None:
 
 
 def _check_field(name: str, value: Any, hint: Any) -> None:
-    for part in (hint, *get_args(hint)):
-        if isinstance(part, Range):
-            for number in value if isinstance(value, tuple | list) else (value,):
-                if number not in part:
-                    raise ValueError(f"{name}={value}: choose a value {part}")
-        elif get_origin(part) is Literal and value not in get_args(part):
-            raise ValueError(f"{name}={value!r}: choose one of {list(get_args(part))}")
+    items = value if isinstance(value, tuple | list) else (value,)
+    if isinstance(hint, Range):
+        if any(item not in hint for item in items):
+            raise ValueError(f"{name}={value}: choose a value {hint}")
+    elif get_origin(hint) is Literal:
+        if any(item not in get_args(hint) for item in items):
+            raise ValueError(f"{name}={value!r}: choose one of {list(get_args(hint))}")
+    else:  # as deep as a Range may stand, in a union or a tuple
+        for part in get_args(hint):
+            _check_field(name, value, part)

@@ -165,7 +165,7 @@ class EpisodeRecorder:
                 "or [T] with at least one frame; pass what the collector yields, before flattening"
             )
         following = batch["next"]
-        done = _lanes(following["done"], batch)
+        done = _lanes("done", following["done"], batch)
         if not self._returns.numel():
             self._returns = torch.zeros(len(done), dtype=torch.float64)
             self._lengths = torch.zeros(len(done), dtype=torch.int64)
@@ -176,13 +176,19 @@ class EpisodeRecorder:
             )
         truncated = following.get("truncated", None)
         return (
-            _lanes(following["reward"], batch).to(torch.float64),
+            _lanes("reward", following["reward"], batch).to(torch.float64),
             done,
-            _lanes(following["terminated"], batch),
-            torch.zeros_like(done) if truncated is None else _lanes(truncated, batch),
+            _lanes("terminated", following["terminated"], batch),
+            torch.zeros_like(done) if truncated is None else _lanes("truncated", truncated, batch),
         )
 
 
-def _lanes(value: Tensor, batch: TensorDictBase) -> Tensor:
+def _lanes(name: str, value: Tensor, batch: TensorDictBase) -> Tensor:
+    if value.shape not in (batch.shape, (*batch.shape, 1)):
+        raise ValueError(
+            f"('next', {name!r}) of shape {list(value.shape)} in a batch of shape "
+            f"{list(batch.shape)} given to EpisodeRecorder: it must be one number per frame, of "
+            "several rewards or agents give one at a time"
+        )
     # On the CPU, where scatter_add_ is deterministic.
     return value.detach().cpu().reshape(-1, batch.shape[-1])

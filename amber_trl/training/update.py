@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 
@@ -209,6 +210,12 @@ def _validate(
         raise TypeError(
             f"loss is a {type(loss).__name__}, not a torchrl.objectives.LossModule: "
             "wrap the networks in one, such as ClipPPOLoss"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}, whose step needs a closure: use a "
+            "first-order one, such as Adam"
         )
     if max_grad_norm is not None and not (0.0 < max_grad_norm < math.inf):
         raise ValueError(

@@ -7,7 +7,12 @@ from contextlib import contextmanager
 
 import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
-from tensordict.nn import CompositeDistribution, TensorDictModuleBase, set_composite_lp_aggregate
+from tensordict.nn import (
+    CompositeDistribution,
+    TensorDictModuleBase,
+    TensorDictSequential,
+    set_composite_lp_aggregate,
+)
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -77,6 +82,28 @@ def check_evaluable(actor: nn.Module) -> None:
             "log-probability of a stored action would be that given another policy's memory; give "
             "a feed-forward actor"
         )
+
+
+def keys_read(module: TensorDictModuleBase) -> list[NestedKey]:
+    """What a module must be given: its ``in_keys``, less what its parts write for one another.
+
+    ``in_keys`` alone has the ``params`` of an actor of which a part writes ``("params", "loc")``.
+    """
+    keys = [unravel_key(key) for key in module.in_keys]
+    if not isinstance(module, TensorDictSequential):
+        return keys
+    needed: set[NestedKey] = set()
+    written: list[NestedKey] = []
+    for part in module.module.children():
+        needed |= {key for key in keys_read(part) if not any(_overlap(key, o) for o in written)}
+        written += [unravel_key(key) for key in part.out_keys]
+    return [key for key in keys if key in needed]
+
+
+def _overlap(one: NestedKey, other: NestedKey) -> bool:
+    """Whether two keys are the same, or one is an entry of the other."""
+    paths = ((key,) if isinstance(key, str) else key for key in (one, other))
+    return all(a == b for a, b in zip(*paths, strict=False))
 
 
 def device_of(actor: nn.Module) -> torch.device | None:

@@ -21,6 +21,7 @@ from amber_trl.transforms.log_prob import (
     device_of,
     evaluation,
     joint_log_prob,
+    keys_read,
     sum_of_heads,
 )
 from amber_trl.transforms.metrics import OF_LOG_RATIO, StalenessMetric, check_metric
@@ -168,7 +169,7 @@ class ISStalenessFilter(Transform):
         check_evaluable(actor)
         # Past nn.Module's attributes, which would register the actor as a child of the filter.
         self.__dict__["_actor"] = actor
-        keys = [*actor.in_keys, *self.action_keys, *self.log_prob_keys]
+        keys = [*keys_read(actor), *self.action_keys, *self.log_prob_keys]
         if self.metric == "per_dimension":
             keys += self._gaussian_keys
         self.in_keys = list(dict.fromkeys(unravel_key(key) for key in keys))
@@ -282,8 +283,7 @@ class ISStalenessFilter(Transform):
                 f"tensordict of batch size {tuple(tensordict.shape)}: expected [batches, frames] "
                 "or [frames], with at least one frame"
             )
-        present = set(tensordict.keys(True, True))
-        missing = [key for key in self.in_keys if key not in present]
+        missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
         if missing:
             raise KeyError(
                 f"{missing} missing of the keys {self.in_keys} that the staleness filter reads to "
@@ -300,7 +300,7 @@ class ISStalenessFilter(Transform):
         actor, device = self.actor, device_of(self.actor)
         there = frames if device is None else frames.to(device)
         with evaluation(actor):
-            dist = actor.get_dist(there.select(*actor.in_keys))
+            dist = actor.get_dist(there.select(*keys_read(actor)))
             current = joint_log_prob(dist, there, self.action_keys)
         behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
         of_dimension = behaviour.new_empty(0)
@@ -319,6 +319,12 @@ class ISStalenessFilter(Transform):
             )
         action = frames.get(self.action_keys[0])
         loc, scale = (frames.get(key) for key in self._gaussian_keys)
+        for key, value in zip(self._gaussian_keys, (loc, scale), strict=True):
+            if value.shape != action.shape:
+                raise ValueError(
+                    f"{key!r} of shape {tuple(value.shape)} for actions of shape "
+                    f"{tuple(action.shape)}: store mean and deviation of each action dimension"
+                )
         log_ratio: Tensor = normal.log_prob(action) - Normal(loc, scale).log_prob(action)
         return log_ratio
 

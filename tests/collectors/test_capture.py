@@ -1,6 +1,9 @@
 """Which actors are recorded, and that every actor's batches are as if it was called per frame."""
 
 import copy
+import itertools
+import random
+import time
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,7 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
-from torchrl.modules import AdditiveGaussianModule
+from torchrl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule
 
 from amber_trl.collectors import GymCollector
 from tests.collectors.problem import Float32, assert_same_batch, gaussian, single
@@ -145,6 +148,11 @@ def _hooked() -> TensorDictModule:
     return actor
 
 
+def _timed(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    return action + 1e-30 * time.perf_counter()  # nothing, in float32
+
+
 def _numpy_noise(self: Any, x: Tensor) -> Tensor:
     action: Tensor = self.inner(x)
     return action + float(np.random.normal())  # noqa: NPY002
@@ -220,7 +228,8 @@ CALLED: dict[str, tuple[TensorDictModuleBase, str]] = {
         ),
         "changes its attributes, parameters or buffers",
     ),
-    "random numbers of NumPy": (acting(_numpy_noise), "made different torch calls"),
+    "random numbers of NumPy": (acting(_numpy_noise), "NumPy's random numbers"),
+    "the time": (acting(_timed), "made different torch calls"),
     "computation in NumPy": (acting(_numpy_network), "looks at the values"),
     "writes into its input": (acting(_write_into_input), "writes into a tensor that it keeps"),
     "returns a buffer that it overwrites": (
@@ -310,10 +319,59 @@ def test_what_a_buffer_held_when_it_was_returned_is_recorded() -> None:
     assert batch["action"].unique().numel() == 10
 
 
-def test_private_outputs_are_left_out() -> None:
-    twice = TensorDictModule(lambda action: 2 * action, ["action"], ["_twice"])
-    actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), twice)
-    assert "_twice" in actor.out_keys
-    (batch, *_), failure = collect(actor, lambda actor: None, capture=True)
-    assert "_twice" not in batch.keys()  # noqa: SIM118
-    assert failure is None
+def test_private_outputs_by_which_noise_goes_on_are_refused() -> None:
+    env = single("Pendulum-v1")
+    noise = OrnsteinUhlenbeckProcessModule(spec=env.action_spec, annealing_num_steps=10)
+    actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), noise)
+    with pytest.raises(ValueError, match=r"_ou_prev_noise.*Collector"):
+        GymCollector(env, actor, frames_per_batch=10)
+
+
+def _sometimes(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    draw = np.random.rand() if self.numpy else random.random()  # noqa: NPY002
+    return -action if draw < 0.1 else action
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_exploration_by_other_random_numbers_than_torch_s(numpy: bool, seed: int) -> None:
+    actor, acted = acting(_sometimes, numpy=numpy), []
+    for capture in (True, False):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        env = single("Pendulum-v1")
+        env.set_seed(0)
+        collector = GymCollector(env, actor, frames_per_batch=40, capture=capture)
+        acted.append(next(iter(collector))["action"])
+        assert collector.capture_failure is not None
+    assert torch.equal(*acted)
+
+
+def _torch_noise(self: Any, x: Tensor) -> Tensor:
+    action: Tensor = self.inner(x)
+    return action + torch.randn(1, generator=self.kept)
+
+
+@pytest.mark.parametrize(
+    ("forward", "make"),
+    [
+        (lambda self, x: self.inner(x) + float(self.kept.normal()), np.random.default_rng),
+        (lambda self, x: self.inner(x) + float(self.kept.normal()), np.random.RandomState),
+        (lambda self, x: self.inner(x) + self.kept.gauss(0, 1), random.Random),
+        (_torch_noise, lambda seed: torch.Generator().manual_seed(seed)),
+    ],
+)
+def test_a_generator_of_the_actor_s_own_draws_as_often_as_it_is_called(
+    forward: Any, make: Callable[[int], Any]
+) -> None:
+    acted = []
+    for capture in (True, False):
+        torch.manual_seed(0)
+        env = single("Pendulum-v1")
+        env.set_seed(0)
+        actor = acting(forward, kept=make(0))
+        collector = GymCollector(env, actor, frames_per_batch=10, capture=capture)
+        batches = itertools.islice(collector, 2)
+        acted.append(torch.cat([batch["action"] for batch in batches]))
+    assert torch.equal(*acted)

@@ -1,5 +1,6 @@
 """The contracts of GymCollector: counting, carrying over, seeds, weights, state, refusals."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from torchrl.envs.utils import ExplorationType
 from torchrl.modules import GRUModule, LSTMModule
 
 from amber_trl.collectors import GymCollector
+from amber_trl.modules import gaussian_actor
 from tests.collectors.problem import (
     Float32,
     assert_same_batch,
@@ -221,6 +223,23 @@ def test_weights_are_seen_and_can_be_copied_in() -> None:
 def test_update_policy_weights_refuses(kwargs: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         collector_of().update_policy_weights_(**kwargs)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        TensorDict(),
+        gaussian_actor(3, 1, hidden_sizes=(64,)),
+        gaussian_actor(3, 1, hidden_sizes=(64, 1)),
+    ],
+)
+def test_weights_of_another_actor_are_refused_and_none_changes(weights: Any) -> None:
+    collector = collector_of()
+    before = copy.deepcopy(collector.policy.state_dict())
+    with pytest.raises(ValueError, match="weights differ from the actor's in"):
+        collector.update_policy_weights_(weights)
+    for name, value in collector.policy.state_dict().items():
+        assert torch.equal(value, before[name])
 
 
 def test_state_dict_restores_counters_and_weights_and_starts_new_trajectories() -> None:

@@ -13,7 +13,12 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
 
-from amber_trl.data import AdaptiveMinibatchSampler, EpisodicMinibatchSampler, MultiBatchSampler
+from amber_trl.data import (
+    AdaptiveMinibatchSampler,
+    EpisodicMinibatchSampler,
+    MultiBatchReplayBuffer,
+    MultiBatchSampler,
+)
 
 BUFFERS = pytest.mark.parametrize("buffer_type", [ReplayBuffer, TensorDictReplayBuffer])
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -385,3 +390,25 @@ def test_a_state_of_another_sampler_is_refused(other: MultiBatchSampler) -> None
     with pytest.raises(ValueError, match="build the sampler as the saved one was"):
         sampler.load_state_dict(other.state_dict())
     assert sampler.state_dict() == before
+
+
+def test_a_lane_that_crosses_environments_is_refused_when_they_are_known() -> None:
+    for lane, fits in ((None, False), (8, False), (4, True), (2, True)):
+        replay = MultiBatchReplayBuffer(1, 8, 2, sampler=EpisodicMinibatchSampler(8, lane))
+        batch = TensorDict({"frame": torch.arange(8).view(2, 4)}, [2, 4])
+        if fits:
+            replay.extend(batch)
+        else:
+            with pytest.raises(ValueError, match=r"\[2, 4\] with frames_per_lane=8.*lane=4"):
+                replay.extend(batch)
+        assert len(replay) == 8 * fits
+
+
+@pytest.mark.parametrize("sampler_type", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
+def test_can_sample_says_what_sample_does(sampler_type: type[MultiBatchSampler]) -> None:
+    replay = MultiBatchReplayBuffer(1, 8, 2, sampler=sampler_type(8))
+    assert not replay.can_sample()
+    replay.extend(TensorDict({"frame": torch.arange(8)}, [8]))
+    assert [size for size in range(10) if replay.can_sample(size)] == [1, 2, 4, 8]
+    replay.sample()
+    assert [size for size in range(10) if replay.can_sample(size)] == [2]

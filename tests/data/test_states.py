@@ -126,6 +126,40 @@ def test_the_state_of_other_transforms_is_refused_and_nothing_changes() -> None:
         assert_same(other.state_dict(), before)
 
 
+def test_files_of_other_transforms_are_refused_and_nothing_changes(tmp_path: Path) -> None:
+    make_replay(5, transform=Scaled(2)).dumps(tmp_path / "scaled")
+    make_replay(5).dumps(tmp_path / "plain")
+    for other, files in (
+        (make_replay(1), "scaled"),
+        (make_replay(1, transform=Scaled(3)), "scaled"),
+        (make_replay(1, transform=Scaled(2)), "plain"),
+    ):
+        before, generator = other.state_dict(), other._rng
+        with pytest.raises(ValueError, match=r"_transforms=.*0\.scale|0\.scale.*this buffer"):
+            other.loads(tmp_path / files)
+        assert_same(other.state_dict(), before)
+        assert other._rng is generator
+
+
+def test_a_load_that_fails_midway_leaves_nothing_to_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_replay(5).dumps(tmp_path / "files")
+    other = make_replay(1, staleness=make_filter())
+    other.refresh()
+    generator = other._rng
+
+    def fail(path: Path) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(other._sampler, "loads", fail)
+    with pytest.raises(OSError, match="the disk is gone"):
+        other.loads(tmp_path / "files")
+    assert other._rng is generator
+    with pytest.raises(RuntimeError, match="refresh"):
+        other.sample()
+
+
 def test_a_buffer_without_a_generator_loads_the_state_of_one_without() -> None:
     original, other = make_replay(0), make_replay(1)
     for replay in (original, other):

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from tensordict.nn import NormalParamExtractor, TensorDictModule
+from torch import Tensor, nn
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.modules import ProbabilisticActor
+from torchrl.modules import (
+    ActorValueOperator,
+    IndependentNormal,
+    ProbabilisticActor,
+    ValueOperator,
+)
+from torchrl.objectives import ClipPPOLoss
 
 from amber_trl.objectives import AmberPPOLoss
 from tests.objectives.problem import collect, networks, step
@@ -227,3 +235,35 @@ def test_the_bonus_is_decided_by_its_coefficient() -> None:
         AmberPPOLoss(*networks(), entropy_bonus=True)
     with pytest.raises(TypeError, match="clip_range"):
         AmberPPOLoss(*networks(), clip_range=0.2)
+
+
+def test_what_the_actor_makes_for_the_critic_or_itself_is_not_read() -> None:
+    """A trunk's output in storage would be stale after one step, and is made anew."""
+    heads = nn.Sequential(nn.Linear(4, 4), NormalParamExtractor())
+    shared = ActorValueOperator(
+        TensorDictModule(nn.Linear(3, 4), ["observation"], ["hidden"]),
+        ProbabilisticActor(
+            TensorDictModule(heads, ["hidden"], ["loc", "scale"]),
+            in_keys=["loc", "scale"],
+            distribution_class=IndependentNormal,
+            return_log_prob=True,
+        ),
+        ValueOperator(nn.Linear(4, 1), in_keys=["hidden"]),
+    )
+    actor = shared.get_policy_operator()
+    frames = collect(actor)
+    loss = AmberPPOLoss(actor, shared.get_value_head(), functional=False)
+    stock = ClipPPOLoss(actor, shared.get_value_head(), clip_epsilon=0.4, functional=False)
+    assert set(loss.in_keys) == set(READ)
+    emitted = loss(frames.select(*READ))
+    expected = stock(frames.select(*READ))
+    assert torch.equal(emitted["loss_objective"], expected["loss_objective"])
+    frames["hidden"] += 1  # as if stored, and stale by now
+    assert torch.equal(loss(frames)["loss_critic"], emitted["loss_critic"])
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numbers: dict[str, Any] = {"clip_epsilon": np.float32(0.5), "critic_coeff": np.float64(2)}
+    loss = AmberPPOLoss(*networks(), **numbers)
+    assert loss.clip_epsilon.dtype == loss.critic_coeff.dtype == torch.float32
+    assert float(loss.clip_epsilon) == 0.5

@@ -306,3 +306,13 @@ def test_what_is_removed_at_opening_is_logged(
     with caplog.at_level(logging.INFO):
         Learner().checkpoints(tmp_path)
     assert "left half done" in caplog.text
+
+
+def test_a_save_before_the_newest_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    _save_all(tmp_path, 1.0, 2.0, 3.0)
+    before = _names(tmp_path)
+    again = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)})
+    with pytest.raises(ValueError, match=r"frames=5 after checkpoint .*10, which has 10"):
+        again.save(5, score=None)
+    assert _names(tmp_path) == before
+    assert again.save(20, score=None).exists()

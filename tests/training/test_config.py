@@ -55,3 +55,17 @@ def test_what_is_not_raises_with_name_value_and_rule(field: str, value: object, 
 def test_the_base_class_ranges_hold_in_a_subclass() -> None:
     with pytest.raises(ValueError, match="gamma=2"):
         check_fields(_Narrower(gamma=2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Deep:
+    one: Annotated[float, Range(0, 1)] | None = None
+    several: tuple[Annotated[int, Range(1)], ...] = ()
+    names: tuple[Literal["a", "b"], ...] = ()
+
+
+def test_a_rule_counts_however_deep_it_stands() -> None:
+    check_fields(_Deep(one=0.5, several=(1, 2), names=("a",)))
+    for field, value in {"one": 5.0, "several": (1, 0), "names": ("a", "c")}.items():
+        with pytest.raises(ValueError, match=field):
+            check_fields(_Deep(**{field: value}))  # type: ignore[arg-type]

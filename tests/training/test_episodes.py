@@ -112,3 +112,11 @@ def test_agrees_with_stepping_frame_by_frame(envs: int, steps: list[int], seed: 
                     returns[e], lengths[e] = 0.0, 0
     assert recorded == expected
     assert recorder.frames == frame
+
+
+@pytest.mark.parametrize("key", ["reward", "done", "terminated", "truncated"])
+def test_more_than_one_number_per_frame_is_refused(key: str) -> None:
+    batch = _batch(torch.zeros(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))
+    batch["next", key] = batch["next", key].expand(2, 4, 2).clone()
+    with pytest.raises(ValueError, match=rf"'{key}'\) of shape \[2, 4, 2\]"):
+        EpisodeRecorder().record(batch)

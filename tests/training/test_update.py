@@ -173,3 +173,9 @@ def test_says_what_it_is() -> None:
         repr(update)
         == "UpdateStep(loss=ClipPPOLoss, optimizer=Adam, max_grad_norm=0.5, compile=False)"
     )
+
+
+def test_refuses_an_optimizer_that_needs_a_closure() -> None:
+    loss = make_loss()
+    with pytest.raises(TypeError, match="LBFGS, whose step needs a closure"):
+        UpdateStep(loss, torch.optim.LBFGS(loss.parameters()))

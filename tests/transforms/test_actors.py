@@ -32,6 +32,7 @@ from amber_trl.transforms import ISStalenessFilter
 from tests.transforms.problem import (
     ACTORS,
     Gaussian,
+    Heads,
     collect,
     composite,
     drift,
@@ -348,3 +349,56 @@ def test_the_parts_of_a_composite_action_are_all_needed() -> None:
         del frames["action", "grip_log_prob"]
         with pytest.raises(KeyError, match="grip_log_prob"):
             ISStalenessFilter(actor).measure(frames)
+
+
+class _Entries(nn.Module):
+    """What ``Heads`` gives, as tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = Heads()
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
+        heads = self.heads(observation)
+        return heads["move", "loc"], heads["move", "scale"], heads["grip", "logits"]
+
+
+def test_an_actor_that_writes_entries_of_what_its_distribution_reads() -> None:
+    entries = [("params", "move", "loc"), ("params", "move", "scale"), ("params", "grip", "logits")]
+    whole, torn = composite(), composite()
+    network = _Entries()
+    network.heads = whole.module[0].module
+    torn.module[0] = TensorDictModule(network, ["observation"], entries)
+    torn = ProbabilisticTensorDictSequential(*torn.module)
+    assert "params" in torn.in_keys
+    frames = collect(whole, 2, 5)
+    drift(whole)
+    expected = ISStalenessFilter(whole).measure(frames)
+    staleness = ISStalenessFilter(torn)
+    assert "params" not in staleness.in_keys
+    assert torch.equal(staleness.measure(frames)["staleness"], expected["staleness"])
+    assert expected["staleness"].min() > 0
+
+
+def test_an_observation_of_several_entries() -> None:
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Gaussian()
+
+        def forward(self, observation: TensorDict) -> tuple[Tensor, Tensor]:
+            return self.inner(observation["joints"])
+
+    actor = make_actor(Inside(), IndependentNormal, ["loc", "scale"])
+    observation = TensorDict({"joints": torch.randn(2, 5, 3)}, [2, 5])
+    frames = actor(TensorDict({"observation": observation}, [2, 5])).detach()
+    assert ISStalenessFilter(actor).measure(frames)["staleness"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("key", ["loc", "scale"])
+def test_moments_of_another_size_are_refused(key: str) -> None:
+    actor = gaussian()
+    frames = collect(actor, 2, 5)
+    frames[key] = frames[key][..., :1].clone()
+    with pytest.raises(ValueError, match=rf"'{key}' of shape \(10, 1\) for actions of shape"):
+        ISStalenessFilter(actor, metric="per_dimension").measure(frames)
