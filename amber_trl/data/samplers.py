@@ -362,7 +362,8 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
 
     Raises:
         ValueError: if a number is not a positive integer, or ``frames_per_lane`` does not divide
-            ``frames_per_batch``; when sampling, if a run is longer than a lane.
+            ``frames_per_batch``; when sampling, if a run is longer than a lane; when a buffer of
+            this library is given ``[E, T]``, if a lane is of two environments.
 
     Examples:
         >>> sampler = EpisodicMinibatchSampler(frames_per_batch=8, frames_per_lane=4)

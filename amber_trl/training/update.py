@@ -51,8 +51,9 @@ class UpdateStep:
         compile: whether to compile; :func:`should_compile` decides for a whole run.
 
     Raises:
-        TypeError: if ``loss`` is not a ``LossModule``, ``compile`` is not a bool, or is asked for
-            with an optimiser other than ``Adam`` and ``AdamW``.
+        TypeError: if ``loss`` is not a ``LossModule``, the optimiser's step needs a closure,
+            ``compile`` is not a bool, or is asked for with an optimiser other than ``Adam`` and
+            ``AdamW``.
         ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is
             not positive and finite, or if ``compile`` is asked for with a functional loss,
             an option of the optimiser that is not supported, or a loss on neither CPU nor CUDA.
