@@ -148,7 +148,10 @@ def saved_config(run_dir: Path) -> EffectiveConfig:
     """The configuration to resume a run with: its own, wherever its directory is now."""
     path = run_dir / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"resume={str(run_dir)!r}: there is no config.json of a run in it")
+        found = (
+            "there is no config.json of a run in it" if run_dir.is_dir() else "no such directory"
+        )
+        raise FileNotFoundError(f"resume={str(run_dir)!r}: {found}; name the directory of a run")
     try:
         saved = dict(json.loads(path.read_text()))
     except (ValueError, TypeError) as error:

@@ -352,7 +352,10 @@ def main() -> int:
     if stopped_by:
         sys.stdout.write(f"stopped after {frames} frames; go on with --resume {run_dir}\n")
         return 128 + signal.Signals[stopped_by]
-    sys.stdout.write(f"final score {summary['final_score']:.4g} after {frames} frames: {run_dir}\n")
+    score = f"final score {summary['final_score']:.4g}"
+    if not summary["episodes"]:
+        score = "no final score, as no episode has ended,"
+    sys.stdout.write(f"{score} after {frames} frames: {run_dir}\n")
     return 0
 
 

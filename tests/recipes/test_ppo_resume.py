@@ -222,6 +222,8 @@ def test_what_cannot_be_resumed_is_said(ppo: ModuleType, tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError, match=r"no config\.json of a run"):
         saved_config(tmp_path)
     run_dir = tmp_path / "run"
+    with pytest.raises(FileNotFoundError, match=r"run'\: no such directory"):
+        saved_config(run_dir)
     ppo.train(_config(ppo, run_dir, total_frames=256))
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(ppo.CheckpointError, match="there is no checkpoint in"):

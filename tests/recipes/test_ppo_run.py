@@ -304,3 +304,16 @@ def test_trains_on_cuda(ppo: ModuleType, tmp_path: Path, compile: str, collector
     options = {"device": "cuda", "compile": compile, "collector": collector}
     summary = _train(ppo, tmp_path / "run", **options)
     assert math.isfinite(summary["final_score"])
+
+
+def test_a_run_in_which_no_episode_ends_says_so(
+    ppo: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["ppo_amber_mujoco.py", "--smoke", "--total-frames", "256", "--no-progress"]
+    command += ["--env-id", "Pendulum-v1", "--run-dir", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", command)
+    assert ppo.main() == 0
+    assert "no final score, as no episode has ended, after 256 frames" in capsys.readouterr().out
