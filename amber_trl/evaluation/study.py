@@ -324,24 +324,29 @@ def _refuse_duplicates(runs: Sequence[Run]) -> None:
 def _refuse_copies(runs: Sequence[Run]) -> None:
     """Refuses what stands under two names.
 
-    Two seeds never have equal iterations, nor equal episodes unless most returns are alike. From
-    one seed two names of an algorithm, or two versions of a task, may act alike, but not in the
-    same time.
+    Two seeds or tasks never have equal iterations, nor equal episodes unless most returns are
+    alike. From one seed two names of an algorithm, or two versions of a task, may act alike, but
+    not in the same time.
     """
     seen: dict[tuple[str, bytes], Run] = {}
     for run in runs:
         keys = [("iterations", _digest(run.iterations))]
-        if run.episodes["return"].nunique() > len(run.episodes) / 2:
+        if run.episodes["return"].nunique() > max(1, len(run.episodes) / 2):
             keys.append(("episodes", _digest(run.episodes)))
         for key in keys:
             other = seen.setdefault(key, run)
-            another_seed = run.config["seed"] != other.config["seed"]
+            another = _origin(run.config) != _origin(other.config)
             same_time = run.summary["seconds"] == other.summary["seconds"]
-            if other is not run and (another_seed or same_time):
+            if other is not run and (another or same_time):
                 raise RunError(
                     f"{other.path} and {run.path} have the same {key[0]}, so one is a copy of the "
                     "other, or has a file of it; remove it, and make that run"
                 )
+
+
+def _origin(config: Mapping[str, Any]) -> tuple[str, int]:
+    """The task of a run, whichever its version, and the seed."""
+    return re.sub(r"-v\d+$", "", config["env_id"]), config["seed"]
 
 
 def _digest(table: pd.DataFrame) -> bytes:

@@ -30,11 +30,13 @@ def archive(job: Job, directory: Path) -> int:
     files = {
         "config.json": (json.dumps(config, indent=2, allow_nan=False) + "\n").encode(),
         "versions.json": (source / "versions.json").read_bytes(),
-        "summary.json": (source / "summary.json").read_bytes(),
         "episodes.csv.gz": _compressed((source / "episodes.csv").read_text()),
         "iterations.csv.gz": _compressed(_rounded((source / "iterations.csv").read_text())),
+        "summary.json": (source / "summary.json").read_bytes(),
     }
     target.mkdir(parents=True, exist_ok=True)
+    # Gone first and there last, so that files of two runs are never taken for a whole one.
+    (target / "summary.json").unlink(missing_ok=True)
     for name, contents in files.items():
         part = target / f"{name}.part"
         part.write_bytes(contents)

@@ -26,6 +26,8 @@ LOG = "log.txt"
 _LOCK = "run.lock"
 _BEGUN = "# begun "
 _WAY_OUT = "remove that run"
+_RESTORE = "restore it, or remove that run"
+_TABLES = ("episodes.csv", "iterations.csv")
 # What is read of a summary, and what it may be.
 _SUMMARY: dict[str, tuple[Any, str]] = {
     "interrupted": (bool, "true or false"),
@@ -53,11 +55,20 @@ def state(job: Job) -> State:
     """
     directory = job.run_dir
     made = _read(directory / "config.json")
+    if (directory / "iterations.csv.gz").exists():
+        raise DamagedRunError(
+            f"{directory} holds compressed tables, as a published run does: name another study "
+            "directory to make runs in"
+        )
     if made is None:
+        if left := [name for name in ("summary.json", *_TABLES) if (directory / name).exists()]:
+            raise DamagedRunError(f"{directory} has {left} and no config.json: {_RESTORE}")
         return "new"
     wanted = json.loads(json.dumps(asdict(resolve(job.config)), default=str))
     # What a run was compiled by is what came of the option.
     compiled = "on" if made.get("compiled") else "off"
+    if lacking := sorted(wanted.keys() - made.keys()):
+        raise DamagedRunError(f"{directory / 'config.json'} lacks {lacking}: {_RESTORE}")
     made |= {"compile": wanted["compile"] if wanted["compile"] == "auto" else compiled}
     for name in sorted(made.keys() & wanted.keys() - _INCIDENTAL - {"compiled"}):
         if made[name] != wanted[name] and str(made[name]) != str(wanted[name]):
@@ -66,8 +77,18 @@ def state(job: Job) -> State:
                 "asked for: name another study directory, or remove that run"
             )
     found = summary(job)
-    done = found is not None and not found["interrupted"]
-    return "finished" if done and frames(job) >= job.total_frames else "interrupted"
+    if found is None or found["interrupted"]:
+        return "interrupted"
+    # Never to be made anew: its data are there, if not all.
+    for table in _TABLES:
+        if not (directory / table).exists():
+            raise DamagedRunError(f"{directory / table} of a finished run is missing: {_RESTORE}")
+    if frames(job) < job.total_frames:
+        raise DamagedRunError(
+            f"{directory / 'iterations.csv'} of a finished run has no whole row of frame "
+            f"{job.total_frames}: {_RESTORE}"
+        )
+    return "finished"
 
 
 def summary(job: Job) -> dict[str, Any] | None:

@@ -127,6 +127,30 @@ def test_a_run_copied_under_another_task_is_refused(folder: Path) -> None:
         read_study([folder])
 
 
+def test_the_iterations_of_another_task_are_refused_whatever_the_time(folder: Path) -> None:
+    """The two runs' own times differ, as where one table alone was copied."""
+    task = folder / "paper/Hopper-v5"
+    shutil.copytree(task / "ppo-seed0", folder / "paper/Walker2d-v4/ppo-seed0")
+    vary(folder / "paper/Walker2d-v4/ppo-seed0", seconds=77.0)
+    edit(folder / "paper/Walker2d-v4/ppo-seed0/config.json", env_id="Walker2d-v4")
+    with pytest.raises(RunError, match="have the same iterations, so one is a copy"):
+        read_study([folder], partial=True)
+
+
+def test_single_episodes_alike_are_no_copies(folder: Path) -> None:
+    """As in a task whose first episode ends at the time limit, with a reward of -1 a frame."""
+    for seed in (0, 1):
+        run = folder / f"paper/Hopper-v5/ppo-seed{seed}"
+        table = pd.read_csv(run / "episodes.csv").iloc[-1:].assign(**{"return": -200.0})
+        table["length"] = table["frame"]
+        table.to_csv(run / "episodes.csv", index=False)
+        columns = table["frame"], table["return"]
+        scores = {"final_score": final_score(*columns)}
+        scores["speed_score"] = speed_score(*columns, BATCH, FRAMES)
+        edit(run / "summary.json", **scores, episodes=1)
+    assert len(read_study([folder]).runs) == 8
+
+
 def vary(run: Path, **summary: Any) -> None:
     """Gives each episode a return of its own, the same in every run."""
     table = pd.read_csv(run / "episodes.csv").assign(**{"return": lambda t: t["frame"] / 7.0})

@@ -17,8 +17,9 @@ import reproduce_paper as recipe
 import tyro
 from ppo_amber_config import resolve
 from study import grid, runs
+from study.archive import archive as publish
 
-from amber_trl.evaluation import Setup
+from amber_trl.evaluation import Setup, UnfinishedRunError, read_run
 
 
 def _grid(**options: Any) -> Any:
@@ -177,24 +178,93 @@ def test_what_counts_is_whether_a_run_was_compiled(finished: Any, asked: str, sa
             runs.state(job)
 
 
-@pytest.mark.parametrize("damage", ["no summary", "interrupted", "rows missing", "no table"])
-def test_what_is_not_whole_is_made_anew(finished: Any, tmp_path: Path, damage: str) -> None:
-    run_dir = tmp_path / "run"
+def _copy(finished: Any, run_dir: Path) -> Any:
     shutil.copytree(finished.run_dir, run_dir)
-    config = dataclasses.replace(finished.config, run_dir=run_dir)
-    job = dataclasses.replace(finished, config=config)
+    job = dataclasses.replace(
+        finished, config=dataclasses.replace(finished.config, run_dir=run_dir)
+    )
     assert runs.state(job) == "finished"
-    table, summary = run_dir / "iterations.csv", run_dir / "summary.json"
+    return job
+
+
+@pytest.mark.parametrize("damage", ["no summary", "interrupted"])
+def test_what_is_not_finished_goes_on(finished: Any, tmp_path: Path, damage: str) -> None:
+    job = _copy(finished, tmp_path / "run")
+    summary = job.run_dir / "summary.json"
     if damage == "no summary":
         summary.unlink()
-    elif damage == "interrupted":
-        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"interrupted": True}))
-    elif damage == "rows missing":
-        table.write_text("\n".join(table.read_text().splitlines()[:-1]) + "\n")
-        assert runs.frames(job) == 2560 - 256
     else:
-        table.unlink()
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"interrupted": True}))
     assert runs.state(job) == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "said"),
+    [
+        (
+            "iterations.csv",
+            lambda text: text[: text[:-1].rindex("\n") + 1],
+            "no whole row of frame",
+        ),
+        ("iterations.csv", lambda text: text[:-1], "no whole row of frame 2560: restore it"),
+        ("iterations.csv", None, "iterations.csv of a finished run is missing: restore it"),
+        ("episodes.csv", None, "episodes.csv of a finished run is missing: restore it"),
+        ("config.json", None, "and no config.json: restore it"),
+        ("config.json", lambda text: "{}", "config.json lacks ['checkpoint_interval'"),
+    ],
+)
+def test_a_finished_run_that_was_damaged_is_never_made_anew(
+    finished: Any, tmp_path: Path, file: str, damage: Any, said: str
+) -> None:
+    job = _copy(finished, tmp_path / "run")
+    path = job.run_dir / file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage(path.read_text()))
+    before = {path: path.read_bytes() for path in job.run_dir.iterdir() if path.is_file()}
+    assert said in (runs.make(job) or "")
+    assert (
+        before.items()
+        <= {path: path.read_bytes() for path in job.run_dir.iterdir() if path.is_file()}.items()
+    )
+
+
+def test_no_run_is_made_in_a_published_study(
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study, archive = finished.run_dir.parents[2], tmp_path / "archive"
+    options = ["--tasks", "Pendulum-v1", "--seeds", "0", "--smoke", "--compile", "off"]
+    options += ["--setups", "amber"]
+    assert _main(monkeypatch, "--study", str(study), *options, "--archive", str(archive)) == 0
+    before = sorted(path.name for path in (archive / finished.name).iterdir())
+    assert _main(monkeypatch, "--study", str(archive), *options) == 1
+    assert "holds compressed tables, as a published run does" in capsys.readouterr().out
+    assert set(before) == {path.name for path in (archive / finished.name).iterdir()} - {"run.lock"}
+
+
+def test_an_archive_that_is_killed_leaves_no_run_of_two(
+    finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    publish(finished, tmp_path)
+    replaced = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if target.name == "iterations.csv.gz":
+            raise KeyboardInterrupt
+        return replaced(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish(finished, tmp_path)
+    with pytest.raises(UnfinishedRunError, match=r"no summary\.json"):
+        read_run(tmp_path / finished.name)
+    publish(finished, tmp_path)
+    assert read_run(tmp_path / finished.name).summary["frames"] == 2560
 
 
 def test_a_damaged_file_is_named(finished: Any, tmp_path: Path) -> None:
@@ -287,7 +357,8 @@ def test_a_blank_line_ends_no_study(finished: Any, tmp_path: Path) -> None:
     assert runs.state(job) == "finished"
     table.write_text(f"{whole}x,y\n")
     assert runs.frames(job) == 0
-    assert runs.state(job) == "interrupted"
+    with pytest.raises(runs.DamagedRunError, match="no whole row of frame 2560"):
+        runs.state(job)
 
 
 def test_two_processes_cannot_make_one_run(finished: Any, tmp_path: Path) -> None:
