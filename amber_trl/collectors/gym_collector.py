@@ -38,8 +38,9 @@ class GymCollector(BaseCollector):
     being computed once per batch, and log-probabilities are evaluated for the whole batch from
     the recorded parameters of the distribution. That the repetition gives the actor's own
     numbers is checked on the first frame of every batch, bit by bit; an actor for which it does
-    not, or that cannot be recorded (it branches on a tensor's values, changes its own state, draws from
-    other generators than torch's, or has forward hooks), is called on every frame, which is slower and right.
+    not, or that cannot be recorded (it branches on a tensor's values, changes its own state, draws
+    from other generators than torch's, or has forward hooks), is called on every frame, which is
+    slower and right.
 
     It reads the keys that the actor reads, which must be the environment's, and writes those, the
     actor's, ``next``, ``done``, ``terminated``, ``truncated`` and ``("collector", "traj_ids")``.
@@ -69,7 +70,8 @@ class GymCollector(BaseCollector):
         capture: False calls the actor on every frame. Needed only if it depends on something
             that changes within a batch and is none of these: its input, parameters and buffers;
             the generators of torch, NumPy and Python; its attributes, as far as they are numbers,
-            strings, arrays, generators or containers of these. A clock is not, nor is a counter in a closure or in an object.
+            strings, arrays, generators or containers of these. A clock is not, nor is a counter in
+            a closure or in an object.
         compile_policy: True compiles the recorded actor ahead of time, for an actor on the CPU.
             It needs a C++ compiler and takes some twenty seconds at the first batch, and again
             whenever the actor has to be recorded anew, as where its attributes change, not its
