@@ -122,13 +122,15 @@ def main(args: list[str] | None = None) -> int:
         args: its words; None takes those the program was called with.
 
     Returns:
-        The exit code: 0, or 1 after an error, which is said in one line on standard error.
+        The exit code: 0; 1 after an error, which is said on standard error; 130 after Ctrl-C.
     """
     try:
         said = app.cli(prog="amber-trl", description="What to do with training runs.", args=args)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     if said:
         sys.stdout.write(f"{said}\n")
     return 0

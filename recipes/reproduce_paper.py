@@ -9,12 +9,11 @@
 Each run has its directory, STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with a log.txt beside what the
 main recipe leaves. The command can be given again and again: finished runs are left alone,
 interrupted ones go on from their last checkpoint, or start anew where they have none. A run that
-fails is reported with its log, one with a damaged file with that file, and the others go on. One
-whose process is killed is tried again.
-Ctrl-C or SIGTERM ends the runs after their iteration. Exit codes: 0 all finished, 1 some failed or
-damaged, 130 interrupted; with --dry-run or --archive 0, or 1 if some are damaged. Should this
-process itself be killed, its runs go on to their end, and no other process can take their
-directories meanwhile.
+fails is reported with its log, one with a damaged file with that file, and the others go on; one
+that another process is making is left to it. One whose process is killed is tried again.
+Ctrl-C or SIGTERM ends the runs after their iteration. Exit codes: 0 all finished, 1 some not (failed,
+damaged, in use), 130 interrupted; with --dry-run or --archive 0, or 1 if some are damaged or of other
+options. Should this process itself be killed, its runs go on to their end.
 
 A setup is ppo, mber (two batches) or amber (eight), and after it what differs: _l4 (batches),
 _clip0.2 (clip range), _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches that
@@ -229,9 +228,9 @@ def main() -> int:
     config = tyro.cli(Config, description=__doc__)
     try:
         found = grid(config)
-        states = {job.name: _state(job) for job in found}
-        todo = [job for job in found if states[job.name] not in ("finished", "damaged")]
-        if config.dry_run or config.archive is not None or not todo:
+        states = {job.name: _state(job, config) for job in found}
+        todo = [job for job in found if states[job.name] in ("new", "interrupted")]
+        if _only_looks(config) or not todo:
             return _only_look(config, found, states)
         pool = make_pool(config)
     except (ValueError, TypeError, OSError, ImportError, gymnasium.error.Error) as error:
@@ -252,15 +251,21 @@ def main() -> int:
         return 1
     if set(became.values()) != {"finished"}:
         return 130
-    return 1 if "damaged" in states.values() else 0
+    return _exit_code(config, states)
 
 
-def _state(job: Job) -> runs.State:
+def _state(job: Job, config: Config) -> runs.State:
     try:
-        return runs.state(job)
+        return "in use" if runs.in_use(job) else runs.state(job)
     except runs.DamagedRunError as error:
         _say(f"damaged: {job.name}: {error}")
         return "damaged"
+    except runs.OtherRunError as error:
+        # A grid of runs that partly are of other options is not begun, but can be looked at.
+        if not _only_looks(config):
+            raise
+        _say(f"another: {job.name}: {error}")
+        return "another"
 
 
 def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) -> int:
@@ -275,17 +280,30 @@ def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) 
         if size:
             _say(f"{size / 1e6:.1f} MB of finished runs in {config.archive}")
     _say(f"{len(found)} runs in {config.study}: {_words(states)}")
-    return 1 if "damaged" in states.values() else 0
+    return _exit_code(config, states)
+
+
+def _only_looks(config: Config) -> bool:
+    return config.dry_run or config.archive is not None
+
+
+def _exit_code(config: Config, states: Mapping[str, str]) -> int:
+    bad = {"damaged", "another"} if _only_looks(config) else {"damaged", "in use"}
+    return 0 if bad.isdisjoint(states.values()) else 1
 
 
 def _archive(job: Job, directory: Path, states: dict[str, runs.State]) -> int:
     if states[job.name] != "finished":
         return 0
-    from amber_trl.evaluation import read_run  # needs the extra study, which making runs does not
+    # Needs the extra study, which making runs does not.
+    from amber_trl.evaluation import UnfinishedRunError, read_run
 
     try:
         read_run(job.run_dir)
         return archive(job, directory)
+    except UnfinishedRunError as error:  # finished, and without a score
+        _say(f"left out: {error}")
+        return 0
     except (OSError, ValueError) as error:
         file = error.filename if isinstance(error, OSError) else job.run_dir
         if file is None or not Path(file).is_relative_to(job.run_dir):

@@ -48,8 +48,9 @@ def pictures(study: Study, protocol: str) -> Iterator[Picture]:
 
 
 def _main(study: Study, protocol: str) -> Iterator[Picture]:
-    main = _select(study, protocol, main_setups(study.setups_of(protocol)))
-    if main is None:
+    names = main_setups(study.setups_of(protocol))
+    if (main := study.select(protocol, names, all_tasks=True)) is None:
+        _LOG.warning("no figure of %s: they have no task and seed in common", names)
         return
     if _fit(main.setups, "learning curves"):
         draw = partial(figures.learning_curves, study, main)

@@ -11,6 +11,7 @@ from errno import EISDIR
 from os import PathLike
 from pathlib import Path
 
+from matplotlib import style
 from matplotlib.figure import Figure
 
 from amber_trl.evaluation import sections
@@ -118,31 +119,33 @@ def _page(read: Study, study: Path, folder: Path) -> Iterator[str]:
 @contextmanager
 def _published(out: Path) -> Iterator[Path]:
     """A folder whose files are moved to ``out`` at the end, the page last; not after an error."""
-    try:
+    with _writing(out):
         out.mkdir(parents=True, exist_ok=True)
         making = tempfile.TemporaryDirectory(dir=out, prefix=".making-")
-    except OSError as error:
-        raise _cannot_write(out, error) from error
-    with making as name:
+    # A figure is the same whatever the settings of the one who makes it.
+    with making as name, style.context("default", after_reset=True):
         folder = Path(name)
         yield folder
         files = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
-        try:
+        with _writing(out):
             for file in files:
                 (out / file).parent.mkdir(parents=True, exist_ok=True)
                 if (out / file).is_dir():
                     raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(out / file))
             for file in sorted(files, key=lambda file: (file.name == "results.md", file)):
                 (folder / file).replace(out / file)
-        except OSError as error:
-            raise _cannot_write(out, error) from error
 
 
-def _cannot_write(out: Path, error: OSError) -> OSError:
-    return OSError(
-        f"out={str(out)!r} cannot be written to ({error.strerror}: {error.filename}): pass "
-        "out=FOLDER (--out FOLDER), a folder that can be, or is not there yet"
-    )
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = path if error.filename is None else error.filename
+        raise OSError(
+            f"{path} cannot be written ({error.strerror}: {where}): see to that, or name another "
+            "folder, out=FOLDER (--out FOLDER)"
+        ) from error
 
 
 def _introduction() -> str:
@@ -204,12 +207,14 @@ def _read_notes(file: Path) -> str:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, metadata={"Software": None})
     return path
 
 
 def _write(text: str, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return path

@@ -26,7 +26,7 @@ class RunError(ValueError):
 
 
 class UnfinishedRunError(RunError):
-    """A run has not ended, or was ended before its time.
+    """A run has not ended, was ended before its time, or has no score yet.
 
     Examples:
         >>> from amber_trl.evaluation import RunError, UnfinishedRunError

@@ -24,6 +24,7 @@ from amber_trl.evaluation.run_files import (
 )
 from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
 from amber_trl.evaluation.setups import Setup
+from amber_trl.training.provenance import differences
 
 _EPISODE_TYPES = {
     "frame": np.int64,
@@ -37,7 +38,7 @@ _LEDGER = ("importance_ratio", "staleness", "active")
 _SCHEDULED = ("learning_rate", "clip_epsilon", "drop_factor")
 """Settings that ``iterations.csv`` has a column of, which begins with the configuration's value."""
 _TABLES = ("episodes.csv", "episodes.csv.gz", "iterations.csv", "iterations.csv.gz")
-_MARKS = ("config.json", "summary.json", *_TABLES)
+_MARKS = ("config.json", "versions.json", "summary.json", *_TABLES)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ class Run:
             "setup": self.setup.name,
             "seed": self.config["seed"],
         }
+
+    @property
+    def exactness(self) -> str:
+        """``exact``, or ``approximate`` if it was resumed otherwise than to the bit."""
+        return str(self.summary.get("exactness", "exact"))
 
     @property
     def final_score(self) -> float:
@@ -184,7 +190,7 @@ def read_run(path: str | PathLike[str]) -> Run:
         The run.
 
     Raises:
-        UnfinishedRunError: if it has no summary, or was interrupted.
+        UnfinishedRunError: if it has no summary, was interrupted, or no episode of it ended.
         RunError: if a file is missing, cannot be read, holds what no run leaves, or does not agree
             with the others (the number of episodes, the frames, the scores, the versions).
 
@@ -229,10 +235,16 @@ def _check_agreement(run: Run) -> None:
         raise UnfinishedRunError(f"{run.path}: {frames} of {total} frames; finish it")
     _check(run, "frames, for that total_frames,", -(-total // every) * every, frames)
     if not len(episodes):
-        raise RunError(f"{run.path}: no episode finished, so there is no score; train for longer")
+        raise UnfinishedRunError(
+            f"{run.path}: no episode finished, so there is no score; train for longer"
+        )
     _check_iterations(run)
     _check_episodes(run)
-    _check(run, "versions", run.versions, summary["versions"])
+    if changed := differences(run.versions, summary["versions"]):
+        raise RunError(
+            f"{run.path}: versions.json and summary.json differ: {', '.join(changed)}: the run was "
+            "resumed under other versions, or the files are not of one run; make it anew"
+        )
     for score in ("final_score", "speed_score"):
         stated, computed = summary[score], getattr(run, score)
         if stated is None or not np.isclose(stated, computed, rtol=1e-9, atol=0):
@@ -317,7 +329,7 @@ def _check_episodes(run: Run) -> None:
     step, lane = np.divmod(frames - 1, run.config["num_envs"])
     due = (pd.Series(step) - pd.Series(step).groupby(lane).shift(fill_value=-1)).to_numpy()
     fits = length == due
-    if run.summary.get("exactness", "exact") != "exact":
+    if run.exactness != "exact":
         fits = (length >= 1) & (length <= due)
     for row in np.flatnonzero(~fits)[:1]:
         found = f"length={length[row]} in row {row + 1}"

@@ -72,7 +72,8 @@ class Study:
     """All runs of a study in tidy tables, each with the columns protocol, task, setup and seed.
 
     Attributes:
-        runs: a row per run: ``final_score``, ``speed_score``, ``frames``, ``seconds``, ``path``.
+        runs: a row per run: ``final_score``, ``speed_score``, ``frames``, ``seconds``,
+            ``exactness``, ``path``.
         curves: a row per iteration: ``frames`` and ``return``, of the last 100 episodes.
         episodes: a row per training episode, as in ``episodes.csv``.
         iterations: a row per iteration, as in ``iterations.csv`` without the batches.
@@ -166,6 +167,7 @@ class Study:
         return Selection(tuple(setups), tuple(tasks), runs[keep], left_out) if tasks else None
 
 
+_LEAVE_OUT = "leave out all such runs (partial=True, --partial)"
 _WAY_OUT = "run it, or ask for a partial report (--partial), which compares what all have"
 
 
@@ -198,7 +200,7 @@ def read_study(paths: Iterable[str | PathLike[str]], *, partial: bool = False) -
             runs.append(read_run(path))
         except UnfinishedRunError as error:
             if not partial:
-                raise
+                raise UnfinishedRunError(f"{error}; or {_LEAVE_OUT}") from error
             left_out.append(str(error))
     if not runs:
         raise RunError(f"no finished run under {[str(path) for path in paths]}")
@@ -236,6 +238,7 @@ def _scores(run: Run) -> pd.DataFrame:
         "speed_score": run.speed_score,
         "frames": run.summary["frames"],
         "seconds": run.summary["seconds"],
+        "exactness": run.exactness,
         "path": str(run.path),
     }
     return pd.DataFrame([row])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
@@ -213,7 +214,10 @@ class RunDirectory:
                 Tensors are copied to the CPU.
         """
         temporary = self.path / "policy.pt.part"
-        torch.save(_detached(contents), temporary)
+        # Not into the file, where a full disk would be a RuntimeError that does not say so.
+        contained = io.BytesIO()
+        torch.save(_detached(contents), contained)
+        temporary.write_bytes(contained.getbuffer())
         temporary.replace(self.path / "policy.pt")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -39,7 +39,11 @@ _SUMMARY: dict[str, tuple[Any, str]] = {
 _INCIDENTAL = {"run_dir", "overwrite", "checkpoint_interval", "resume", "progress", "tensorboard"}
 _INCIDENTAL |= {"num_threads"}
 
-State = Literal["new", "interrupted", "finished", "damaged"]
+State = Literal["new", "interrupted", "finished", "damaged", "in use", "another"]
+
+
+class OtherRunError(ValueError):
+    """A directory holds a run of other options than those asked for."""
 
 
 class DamagedRunError(ValueError):
@@ -51,7 +55,7 @@ def state(job: Job) -> State:
 
     Raises:
         DamagedRunError: if one of them cannot be used.
-        ValueError: if its directory holds a run that was made with other options.
+        OtherRunError: if its directory holds a run that was made with other options.
     """
     directory = job.run_dir
     made = _read(directory / "config.json")
@@ -72,7 +76,7 @@ def state(job: Job) -> State:
     made |= {"compile": wanted["compile"] if wanted["compile"] == "auto" else compiled}
     for name in sorted(made.keys() & wanted.keys() - _INCIDENTAL - {"compiled"}):
         if made[name] != wanted[name] and str(made[name]) != str(wanted[name]):
-            raise ValueError(
+            raise OtherRunError(
                 f"{directory} holds a run with {name}={made[name]!r}, and {wanted[name]!r} is "
                 "asked for: name another study directory, or remove that run"
             )
@@ -125,6 +129,18 @@ def frames(job: Job, since: float = 0.0) -> int:
     rows = [line for line in lines if line.strip()]
     last = rows[-1].partition(b",")[0] if rows else b""
     return int(last) if last.isdigit() else 0
+
+
+def in_use(job: Job) -> bool:
+    """Whether another process is making a run."""
+    try:
+        with (job.run_dir / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def can_resume(job: Job) -> bool:

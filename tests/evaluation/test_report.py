@@ -1,5 +1,7 @@
 """The commands, on real runs: the page says what the runs say, and bad input is one clear line."""
 
+import errno
+import io
 import json
 import os
 import runpy
@@ -7,7 +9,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import pandas as pd
 import pytest
 
@@ -171,8 +175,8 @@ def test_what_is_in_the_way_is_named_before_anything_is_moved(
     (out / made).mkdir() if made.endswith("/") else (out / made).touch()
     assert main(["report", str(study), "--out", str(out)]) == 1
     error = capsys.readouterr().err
-    assert f"error: out='{out}' cannot be written to" in error
-    assert f"{out / made}): pass out=FOLDER" in error
+    assert f"error: {out} cannot be written (" in error
+    assert f"{out / made}): see to that, or name another folder, out=FOLDER" in error
     assert not [path for path in out.rglob("*") if path.is_file() and path.name != made]
 
 
@@ -183,7 +187,78 @@ def test_a_folder_that_cannot_be_is_named(
     study, out = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]}), tmp_path / "file"
     out.touch()
     assert main([command, str(study), "--out", str(out)]) == 1
-    assert f"error: out='{out}' cannot be written to" in capsys.readouterr().err
+    assert f"error: {out} cannot be written (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["results.md", "final-scores.png", "runs.csv"])
+def test_a_file_that_cannot_be_written_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    end: str,
+) -> None:
+    """As on a full disk, where the error itself names no file."""
+    study, out = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]}), tmp_path / "out"
+    opened = io.open
+
+    def full(file: object, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if "w" in mode and str(file).endswith(end):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(file, mode, *rest, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", full)
+    monkeypatch.setattr("io.open", full)
+    assert main(["report", str(study), "--out", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert "cannot be written (No space left on device: " in error
+    assert f"{end}): see to that" in error
+    assert not list(out.iterdir())
+
+
+def test_ctrl_c_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0]})
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report_module, "_save", interrupted)
+    assert main(["report", str(study), "--out", str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err == ""
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_figures_are_the_same_whatever_the_readers_settings(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "amber")
+    (own,) = (file for file in plot_runs([run], tmp_path / "own") if "curves" in file.name)
+    with matplotlib.rc_context({"font.size": 30, "savefig.facecolor": "black"}):
+        (other,) = (file for file in plot_runs([run], tmp_path / "other") if "curves" in file.name)
+    assert own.read_bytes() == other.read_bytes()
+
+
+def test_a_plot_leaves_no_task_out_unsaid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    levels = {("Hopper-v5", "ppo"): [1.0], ("Hopper-v5", "amber"): [2.0]}
+    study = write_study(tmp_path / "study", levels | {("Swimmer-v5", "amber"): [3.0]})
+    out = tmp_path / "figures"
+    assert main(["plot", str(study), "--out", str(out)]) == 1
+    assert "error: paper: no run of ppo on Swimmer-v5: run it, or" in capsys.readouterr().err
+    assert main(["plot", str(study), "--out", str(out), "--partial"]) == 0
+    assert (out / "paper-learning-curves.png").exists()
+    shutil.rmtree(study / "paper/Hopper-v5/amber-seed0")
+    assert main(["plot", str(study), "--out", str(out), "--partial"]) == 0
+    assert "no figure of ['ppo', 'amber']: they have no task and seed in common" in caplog.text
+
+
+def test_runs_that_were_resumed_otherwise_than_to_the_bit_are_listed(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0, 2.0]})
+    edit(study / "paper/Hopper-v5/ppo-seed1/summary.json", exactness="approximate")
+    page = report(study, tmp_path / "out")
+    assert "Resumed, or made, otherwise than to the bit: ppo on Hopper-v5, seed 1." in page
+    table = pd.read_csv(tmp_path / "out" / "tables" / "runs.csv")
+    assert table["exactness"].tolist() == ["exact", "approximate"]
 
 
 def test_plot_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another run's versions": (
         lambda run: edit(run / "versions.json", torch="1.0"),
-        "versions must be",
+        "versions.json and summary.json differ: torch was 1.0, is 2.13.0: the run was resumed under",
     ),
     "no versions": (lambda run: (run / "versions.json").unlink(), "versions.json is missing"),
     "fewer frames asked for": (
@@ -200,7 +200,7 @@ def test_a_run_without_an_episode_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     (run / "episodes.csv").write_text("frame,return,length,terminated,truncated\n")
     edit(run / "summary.json", episodes=0, final_score=None, speed_score=None)
-    with pytest.raises(RunError, match="no episode finished"):
+    with pytest.raises(UnfinishedRunError, match="no episode finished"):
         read_run(run)
 
 
@@ -381,7 +381,7 @@ def test_more_batches_than_the_configuration_has_are_refused(tmp_path: Path) -> 
         read_run(run)
 
 
-@pytest.mark.parametrize("left", ["iterations.csv", "episodes.csv"])
+@pytest.mark.parametrize("left", ["iterations.csv", "episodes.csv", "versions.json"])
 def test_what_is_left_of_a_run_is_found(tmp_path: Path, left: str) -> None:
     run = write_run(tmp_path)
     for file in run.iterdir():

@@ -167,6 +167,70 @@ def test_another_run_in_the_directory_is_refused(
     assert "name another study directory" in code
 
 
+def test_a_grid_with_another_run_can_be_looked_at(
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(finished.run_dir.parents[2], study)
+    other = study / "paper/Pendulum-v1/ppo-seed0"
+    shutil.copytree(study / finished.name, other)
+    (job,) = _grid(study=study, setups=("ppo",), smoke=True, total_frames=512, compile="off")
+    made = dataclasses.asdict(resolve(job.config))
+    (other / "config.json").write_text(json.dumps(made, default=str))
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off", "--setups", "ppo", "amber"]
+    said = f"{other} holds a run with total_frames=512, and 2560 is asked for"
+    assert said in _main(monkeypatch, *options)
+    assert _main(monkeypatch, *options, "--dry-run") == 1
+    shown = capsys.readouterr().out
+    assert f"another: paper/Pendulum-v1/ppo-seed0: {said}" in shown
+    assert "finished    paper/Pendulum-v1/amber-seed0: " in shown
+    assert _main(monkeypatch, *options, "--archive", str(tmp_path / "archive")) == 1
+    assert "left out, as it is another: paper/Pendulum-v1/ppo-seed0" in capsys.readouterr().out
+    assert (tmp_path / "archive" / finished.name / "summary.json").exists()
+
+
+def test_a_run_of_another_process_is_left_to_it(
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = str(finished.run_dir.parents[2])
+    options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off", "--setups", "amber"]
+    with (finished.run_dir / "run.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert _main(monkeypatch, *options) == 1
+        assert f"1 runs in {study}: 1 in use" in capsys.readouterr().out
+        assert _main(monkeypatch, *options, "--dry-run") == 0
+        assert "in use      paper/Pendulum-v1/amber-seed0: python" in capsys.readouterr().out
+    assert _main(monkeypatch, *options) == 0
+
+
+def test_a_finished_run_without_a_score_is_not_archived_nor_called_damaged(
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(finished.run_dir.parents[2], study)
+    run = study / finished.name
+    header = (run / "episodes.csv").read_text().splitlines(keepends=True)[0]
+    (run / "episodes.csv").write_text(header)
+    summary = json.loads((run / "summary.json").read_text())
+    summary |= {"episodes": 0, "final_score": None, "speed_score": None}
+    (run / "summary.json").write_text(json.dumps(summary))
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off", "--setups", "amber", "--archive", str(tmp_path / "archive")]
+    assert _main(monkeypatch, *options) == 0
+    assert f"left out: {run}: no episode finished" in capsys.readouterr().out
+    assert not (tmp_path / "archive").exists()
+
+
 @pytest.mark.parametrize(("asked", "same"), [("auto", True), ("on", False)])
 def test_what_counts_is_whether_a_run_was_compiled(finished: Any, asked: str, same: bool) -> None:
     config = dataclasses.replace(finished.config, compile=asked)

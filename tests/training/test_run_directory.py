@@ -1,5 +1,7 @@
+import errno
 import json
 import math
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,20 @@ def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(NotADirectoryError, match="it is a file"):
         RunDirectory(tmp_path / "run")
+
+
+def test_a_policy_that_has_no_room_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """torch.save would raise a RuntimeError that hides it."""
+    with RunDirectory(tmp_path) as run:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large") as refused:
+                run.save_policy({"weights": torch.zeros(100_000)})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.errno == errno.EFBIG
+    assert not (tmp_path / "policy.pt").exists()
 
 
 def test_policy_loads_without_running_code(tmp_path: Path) -> None:
