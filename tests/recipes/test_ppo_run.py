@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from amber_trl.evaluation import final_score, speed_score
+from amber_trl.transforms import Reason
 from tests.recipes.conftest import RECIPES
 
 _SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
@@ -99,6 +100,29 @@ def test_iterations_say_what_was_done(smoke: tuple[Path, str]) -> None:
         assert float(row["loss_critic"]) > 0
         assert float(row["capped_frames"]) == 0
     assert max(int(row["active_batches"]) for row in iterations) > 1
+
+
+def test_every_file_and_column_is_described(
+    ppo: ModuleType, smoke: tuple[Path, str], tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    _train(ppo, whole, entropy_coeff=0.01, max_grad_norm=0.5)
+    page = (RECIPES.parent / "docs" / "run_directory.md").read_text()
+    described = {
+        part.partition("\n")[0]: set(re.findall(r"`(\w+)`", " ".join(_first_cells(part))))
+        for part in re.split(r"^## ", page, flags=re.MULTILINE)
+    }
+    for name in ("episodes", "iterations", "timing"):
+        columns = {re.sub(r"_\d+$", "_A", column) for column in _rows(whole, name)[0]}
+        assert described[f"{name}.csv"] == columns
+    for file in (*smoke[0].iterdir(), whole / "evaluation-*.json"):
+        assert f"`{file.name}" in page
+    for reason in Reason:
+        assert f"| {reason.value} | " in page
+
+
+def _first_cells(text: str) -> list[str]:
+    return [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
 
 
 def test_the_wall_clock_is_kept_apart(smoke: tuple[Path, str]) -> None:
