@@ -75,7 +75,8 @@ def evaluate(
             module:id, since that imports the module.
         out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
-        video: also record one episode there, as .mp4; needs the extra video.
+        video: also record one episode there, as .mp4. Needs the extra video, and without a display
+            the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa.
     """
     from amber_trl.evaluation import evaluate_run
 
@@ -93,10 +94,10 @@ def evaluate(
     )
     played = f"{episodes} episode{'s' if episodes > 1 else ''}"
     said = f"{found['env_id']}, {found['policy']}, {played}: mean {found['mean']:.2f}"
-    if found["interval"] is None:
-        return said
-    low, high = found["interval"]
-    return f"{said} (95 % interval {low:.2f} to {high:.2f}), standard deviation {found['std']:.2f}"
+    if found["interval"] is not None:
+        low, high = found["interval"]
+        said += f" (95 % interval {low:.2f} to {high:.2f}), standard deviation {found['std']:.2f}"
+    return said if video is None else f"{said}\nvideo of one more episode: {video}"
 
 
 @app.command

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from amber_trl.__main__ import main
-from amber_trl.modules import gaussian_actor
+from amber_trl.modules import categorical_actor, gaussian_actor
 from amber_trl.training import Checkpoints, PolicyRecord, list_checkpoints
 
 
@@ -43,6 +43,19 @@ def test_evaluate_of_one_episode_has_no_interval(
     assert capsys.readouterr().out.endswith(
         f"1 episode: mean {json.loads(out.read_text())['mean']:.2f}\n"
     )
+
+
+def test_evaluate_says_where_the_video_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    policy = PolicyRecord(
+        "CartPole-v1", {"observation_size": 4, "num_actions": 2}, categorical_actor(4, 2)
+    )
+    torch.save(policy.state_dict(), run / "policy.pt")
+    video = run / "episode.mp4"
+    words = ["evaluate", str(run), "--checkpoint", "final", "--episodes", "1"]
+    assert main([*words, "--video", str(video)]) == 0
+    assert capsys.readouterr().out.endswith(f"\nvideo of one more episode: {video}\n")
+    assert video.stat().st_size > 1000
 
 
 def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ class GymCollector(BaseCollector):
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
         **unsupported: any other argument of ``torchrl.collectors.Collector`` is refused by name
-            unless it has that class's default.
+            unless it has that class's default, or is ``auto_register_policy_transforms=False``.
 
     Raises:
         TypeError: an argument has the wrong type or is not supported; the environment has
@@ -381,6 +381,8 @@ def _refuse_options(options: Mapping[str, Any]) -> None:
         if name not in known:
             raise TypeError(f"{name}={value!r} is no argument of GymCollector: see its docs")
         default = known[name].default
+        if name == "auto_register_policy_transforms" and value is False:
+            continue  # no transform is ever added here
         if value is not default and value != default:
             raise TypeError(
                 f"{name}={value!r} is not supported by GymCollector: omit it, or collect with "

@@ -139,6 +139,13 @@ def test_environment_may_come_from_a_callable() -> None:
     assert "Pendulum-v1" in repr(collector)
 
 
+def test_it_takes_the_place_of_a_collector_that_adds_no_transforms() -> None:
+    collector = collector_of(frames=4, total_frames=4, auto_register_policy_transforms=False)
+    assert [batch.shape for batch in collector] == [(2, 2)]
+    with pytest.raises(TypeError, match="auto_register_policy_transforms=True is not supported"):
+        collector_of(auto_register_policy_transforms=True)
+
+
 def test_hooks_are_called_around_each_batch() -> None:
     seen: list[object] = []
     collector = collector_of(
