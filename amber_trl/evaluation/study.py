@@ -149,11 +149,11 @@ class Study:
         runs = self.runs[(self.runs["protocol"] == protocol) & self.runs["setup"].isin(setups)]
         seeds = {cell: set(rows["seed"]) for cell, rows in runs.groupby(["task", "setup"])}
         every = sorted(set(runs["task"]))
-        tasks = [t for t in every if all((t, setup) in seeds for setup in setups)]
+        lacking = {name: [task for task in every if (task, name) not in seeds] for name in setups}
+        tasks = sorted(set(every).difference(*lacking.values()))
         if all_tasks and not self.partial and tasks != every:
-            task = next(task for task in every if task not in tasks)
-            setup = next(setup for setup in setups if (task, setup) not in seeds)
-            raise RunError(f"{protocol}: no run of {setup} on {task}: {_WAY_OUT}")
+            setup = next(name for name in setups if lacking[name])
+            raise RunError(f"{protocol}: no run of {setup} on {lacking[setup][0]}: {_WAY_OUT}")
         rows = runs[runs["task"].isin(tasks)]
         if not self.partial:
             _refuse_unequal_seeds(rows)
@@ -161,10 +161,13 @@ class Study:
         common = {
             task: set.intersection(*(seeds[task, setup] for setup in setups)) for task in tasks
         }
+        keep = np.array([row.seed in common[row.task] for row in rows.itertuples()], dtype=bool)
+        left_out = [f"tasks without {s}: {', '.join(own)}" for s, own in lacking.items() if own]
         tasks = [task for task in tasks if common[task]]
-        keep = [row.task in tasks and row.seed in common[row.task] for row in runs.itertuples()]
-        left_out = _words(runs[~np.array(keep, dtype=bool)]) if len(runs) else ()
-        return Selection(tuple(setups), tuple(tasks), runs[keep], left_out) if tasks else None
+        if not tasks:
+            return None
+        left_out += _words(rows[~keep])
+        return Selection(tuple(setups), tuple(tasks), rows[keep], tuple(left_out))
 
 
 _LEAVE_OUT = "leave out all such runs (partial=True, --partial)"
