@@ -1,4 +1,4 @@
-"""Errors that more than one room raises."""
+"""Errors that several parts of the library raise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["NonFiniteDataError"]
 
 
 class NonFiniteDataError(ValueError):
-    """What an environment or a policy gave is NaN, infinite or too large; nothing was made of it.
+    """Data of an environment or policy are NaN, infinite or too large; nothing was done with them.
 
     Raised by :meth:`~amber_trl.data.MultiBatchReplayBuffer.extend` and by
     :meth:`~amber_trl.modules.ObservationNormalizer.update`, for a caller that tells bad data from a

@@ -103,7 +103,9 @@ def train(config: Config) -> dict[str, Any]:
             normalizer.update(batch["observation"])
             replay.extend(advantage(batch.copy()))
             ledger = replay.refresh()
-            metrics = update.epoch(replay.storage[:], replay.epoch())
+            stored = replay.storage[:]
+            metrics = update.epoch(stored, replay.epoch())
+            update.raise_if_nonfinite(stored, replay.age)
             frames += batch.numel()
             log.iteration(batch, annealed, metrics, ledger)
         collector.shutdown()

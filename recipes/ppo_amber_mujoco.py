@@ -17,6 +17,7 @@ exits with code 130 or 143.
 from __future__ import annotations
 
 import copy
+import ctypes
 import logging
 import math
 import random
@@ -156,8 +157,20 @@ def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBa
     return batch
 
 
+def return_large_blocks() -> None:
+    """Has glibc return blocks of a megabyte and more to the system when they are freed.
+
+    It would come to keep them in its heap, where what is made between them leaves gaps that no
+    batch fits in: compiled, a million frames of Humanoid then take gigabytes.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
+    if mallopt is not None:
+        mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD, which is then no longer raised by itself
+
+
 def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDirectory]:
     """Everything that can fail before training: environment and run directory."""
+    return_large_blocks()
     torch.set_num_threads(config.num_threads)
     random.seed(config.seed)
     np.random.seed(config.seed)  # noqa: NPY002  (for environments that use it)

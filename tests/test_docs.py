@@ -107,7 +107,6 @@ def test_readme_loop_trains() -> None:
 def test_readme_loads_a_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = marked_block("load-policy")
     assert len(block.splitlines()) <= 12
-    assert "weights_only=True" in block
     (run_dir,) = set(re.findall(r"runs/[\w.-]+", block))
     recipe = ROOT / "recipes" / "ppo_amber_mujoco.py"
     command = [sys.executable, str(recipe), "--smoke", "--run-dir", run_dir]

@@ -40,7 +40,7 @@ class GymCollector(BaseCollector):
     numbers is checked on the first frame of every batch, bit by bit; an actor for which it does
     not, or that cannot be recorded (it branches on a tensor's values, changes its own state, draws
     from other generators than torch's, or has forward hooks), is called on every frame, which is
-    slower and right.
+    slower but always correct.
 
     It reads the keys that the actor reads, which must be the environment's, and writes those, the
     actor's, ``next``, ``done``, ``terminated``, ``truncated`` and ``("collector", "traj_ids")``.
@@ -81,7 +81,9 @@ class GymCollector(BaseCollector):
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
         **unsupported: any other argument of ``torchrl.collectors.Collector`` is refused by name
-            unless it has that class's default, or is ``auto_register_policy_transforms=False``.
+            unless it has that class's default, or says what is done here anyway
+            (``split_trajs=False``, ``init_random_frames=0``, the CPU as a device,
+            ``auto_register_policy_transforms=False``).
 
     Raises:
         TypeError: an argument has the wrong type or is not supported; the environment has
@@ -121,7 +123,7 @@ class GymCollector(BaseCollector):
     ) -> None:
         super().__init__(pre_collect_hook=pre_collect_hook, post_collect_hook=post_collect_hook)
         self.closed = True
-        _refuse_options(unsupported)
+        _refuse_options(unsupported, policy)
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
         self._lanes = make_lanes(env)
         _check_frames(frames_per_batch, total_frames, self._lanes.num_lanes)
@@ -375,15 +377,24 @@ class GymCollector(BaseCollector):
         return list(zip(*columns, strict=True)) if columns else [()] * frames
 
 
-def _refuse_options(options: Mapping[str, Any]) -> None:
+def _refuse_options(options: Mapping[str, Any], policy: object) -> None:
     known = inspect.signature(Collector.__init__).parameters
+    on_cpu = isinstance(policy, nn.Module) and all(
+        p.device.type == "cpu" for p in policy.parameters()
+    )
+    cpu = ("cpu", torch.device("cpu"))
+    done_anyway: dict[str, tuple[Any, ...]] = {
+        "split_trajs": (False,),
+        "init_random_frames": (0,),
+        "auto_register_policy_transforms": (False,),
+        "env_device": cpu,
+        **({"device": cpu, "policy_device": cpu} if on_cpu else {}),
+    }
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"{name}={value!r} is no argument of GymCollector: see its docs")
         default = known[name].default
-        if name == "auto_register_policy_transforms" and value is False:
-            continue  # no transform is ever added here
-        if value is not default and value != default:
+        if value is not default and value != default and value not in done_anyway.get(name, ()):
             raise TypeError(
                 f"{name}={value!r} is not supported by GymCollector: omit it, or collect with "
                 "torchrl.collectors.Collector"

@@ -28,7 +28,7 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
         >>> pairs({setup.name: setup for setup in setups})
         [('mber_l2', 'ppo'), ('mber_l2', 'mber_l2_episodic')]
     """
-    found = [("amber", "ppo"), ("amber", _CONTROL)]
+    found = [("amber", "ppo"), ("amber", _CONTROL), (_CONTROL, "ppo")]
     for name, setup in setups.items():
         if setup.method == "mber" and setup.is_default:
             found.append((name, "ppo"))

@@ -52,6 +52,8 @@ def _main(study: Study, protocol: str) -> Iterator[Picture]:
     if (main := study.select(protocol, names, all_tasks=True)) is None:
         _LOG.warning("no figure of %s: they have no task and seed in common", names)
         return
+    for words in main.left_out:
+        _LOG.warning("left out of the figures: %s", words)
     if _fit(main.setups, "learning curves"):
         draw = partial(figures.learning_curves, study, main)
         yield Picture("learning-curves", f"Return over training. {_BAND}", draw)
@@ -79,8 +81,8 @@ def _ledger(study: Study, protocol: str) -> Iterator[Picture]:
         if one := _select(study, protocol, [name]):
             caption = (
                 f"How far stored batches are from the current policy, by age, for `{name}`: "
-                "R' - 1, median over seeds. AMBER uses the batches below the dashed line. "
-                + _SMOOTH
+                f"{ledger_figures.staleness_words(study, one)}, median over seeds. "
+                "AMBER uses the batches below the dashed line. " + _SMOOTH
             )
             draw = partial(ledger_figures.ratio_by_age, study, one)
             yield Picture(f"ratio-by-age-{name}", caption, draw)

@@ -98,14 +98,14 @@ def lacks_minibatch_ratio(study: Study, selection: Selection) -> list[str]:
 
 
 def ratio_by_age(study: Study, selection: Selection) -> Figure:
-    """Batch average importance ratio ``R'`` by batch age over training, a panel per task.
+    """Staleness of stored batches by batch age over training, a panel per task.
 
     Args:
         study: that the selection is of.
         selection: the runs, of one setup.
 
     Returns:
-        ``R' - 1`` on a logarithmic axis: the median over seeds of running means over at
+        ``R' - 1``, or another metric that the runs had, on a logarithmic axis: the median over seeds of running means over at
         most ten iterations, a line per age; dashed the drop factor, if the setup has one.
 
     Raises:
@@ -145,8 +145,15 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
                 line, annealed, color="black", linestyle="--", linewidth=1, label="drop factor"
             )
         axes.set_yscale("log")
-    drawing.label(figure, _FRAMES, "R' - 1 (running mean)")
+    drawing.label(figure, _FRAMES, f"{staleness_words(study, selection)} (running mean)")
     return figure
+
+
+def staleness_words(study: Study, selection: Selection) -> str:
+    """What the runs of a selection measured as staleness."""
+    settings = study.settings[selection.runs["protocol"].iloc[0]]
+    metric = settings.get("staleness_metric", "mean_abs_deviation")
+    return "R' - 1" if metric == "mean_abs_deviation" else f"staleness ({metric})"
 
 
 def _over_iterations(

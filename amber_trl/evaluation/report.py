@@ -48,6 +48,8 @@ def plot_runs(
         >>> plot_runs(["runs/halfcheetah"], "figures")  # doctest: +SKIP
     """
     study = read_study(runs, partial=partial)
+    for words in study.left_out:
+        _LOG.warning("left out: %s", words)
     names = []
     with _published(Path(out)) as folder:
         for protocol in study.settings:

@@ -47,14 +47,14 @@ class AmberPPOLoss(ClipPPOLoss):
 
     Args:
         actor_network: the actor.
-        critic_network: the critic; ``None`` with ``critic_coeff=0``.
+        critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
 
     Keyword Args:
         clip_epsilon: clip range ``eps`` in [0, 1] (or a pair, below and above); annealed by
             assigning to it.
         entropy_coeff: weight of the entropy bonus, or one per action head; 0 for no bonus, which
             assigning to it later does not turn on.
-        critic_coeff: ``c_v``, at least 0; 0 for no critic loss.
+        critic_coeff: ``c_v``, at least 0; 0 or None for no critic loss.
         loss_critic_type: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         max_importance_ratio: cap of the ratio, above 0; ``None`` for no cap, and no protection.
         **kwargs: any other of ``ClipPPOLoss`` (``functional``, ``normalize_advantage``,
@@ -90,13 +90,18 @@ class AmberPPOLoss(ClipPPOLoss):
         *,
         clip_epsilon: float | tuple[float, float] = 0.4,
         entropy_coeff: float | Mapping[NestedKey, float] = 0.0,
-        critic_coeff: float = 1.0,
+        critic_coeff: float | None = 1.0,
         loss_critic_type: str = "l2",
         max_importance_ratio: float | None = 1e3,
         **kwargs: Any,
     ) -> None:
         if "entropy_bonus" in kwargs:
             raise TypeError("AmberPPOLoss takes no entropy_bonus=: give entropy_coeff, 0 for none")
+        if critic_network is None and critic_coeff and "critic" not in kwargs:
+            raise TypeError(
+                f"critic_network=None with critic_coeff={critic_coeff}: give a critic, or "
+                "critic_coeff=None for no critic loss"
+            )
         # ``ClipPPOLoss`` would swallow any name.
         if unknown := kwargs.keys() - _STOCK_ARGUMENTS:
             raise TypeError(f"AmberPPOLoss takes no {sorted(unknown)}, nor does ClipPPOLoss")
@@ -216,7 +221,7 @@ def _check_column(name: NestedKey, frames: TensorDictBase) -> None:
 def _check_coefficients(
     clip_epsilon: float | tuple[float, float],
     entropy_coeff: float | Mapping[NestedKey, float],
-    critic_coeff: float,
+    critic_coeff: float | None,
     max_importance_ratio: float | None,
 ) -> None:
     ranges = clip_epsilon if isinstance(clip_epsilon, tuple | list) else (clip_epsilon,)
@@ -228,8 +233,11 @@ def _check_coefficients(
     coefficients = entropy_coeff.values() if isinstance(entropy_coeff, Mapping) else [entropy_coeff]
     if not all(_is_number(value) for value in coefficients):
         raise ValueError(f"entropy_coeff={entropy_coeff!r} is out of range: give at least 0")
-    if not _is_number(critic_coeff):
-        raise ValueError(f"critic_coeff={critic_coeff!r} is out of range: give at least 0")
+    if critic_coeff is not None and not _is_number(critic_coeff):
+        raise ValueError(
+            f"critic_coeff={critic_coeff!r} is out of range: give at least 0, or None for no critic "
+            "loss"
+        )
     cap = max_importance_ratio
     if cap is not None and not (_is_number(cap) and cap > 0):
         raise ValueError(

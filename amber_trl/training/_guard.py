@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 _MAX_REMEMBERED = 4096
-"""Updates between two looks at the flag where the caller never looks (bounds memory)."""
+"""Updates after which the guard itself looks at the flag, where the caller never does."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -68,10 +68,14 @@ class NonFiniteGuard:
         return finite
 
     def remember(self, index: torch.Tensor | None) -> None:
-        """Notes which rows the update that was just made used."""
+        """Notes which rows the update that was just made used.
+
+        Raises:
+            NonFiniteError: if the flag is up and the caller has not looked for long.
+        """
         self._indices.append(index)
-        if len(self._indices) >= _MAX_REMEMBERED and not self.raised.item():
-            self.clear()
+        if len(self._indices) >= _MAX_REMEMBERED and (error := self.error()) is not None:
+            raise error
 
     def error(self) -> NonFiniteError | None:
         """The error to raise, or None if all is well; forgets the updates known to be well."""

@@ -65,7 +65,7 @@ class CollectionState:
         return {"collector": dict(self._collector.state_dict()), "simulators": simulators}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state, with the running episodes if they can be put back.
+        """Restores a saved state, with the running episodes if they can be put back.
 
         Args:
             state: what :meth:`state_dict` returned.

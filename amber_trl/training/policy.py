@@ -7,6 +7,8 @@ from typing import Any
 
 from tensordict.nn import TensorDictModuleBase
 
+from amber_trl.modules import ObservationNormalizer
+
 
 class PolicyRecord:
     """An actor's weights, with what rebuilds the actor and its environment.
@@ -18,6 +20,10 @@ class PolicyRecord:
         arguments: arguments of :func:`~amber_trl.modules.gaussian_actor` or
             :func:`~amber_trl.modules.categorical_actor`, without the normaliser; plain values.
         actor: the actor.
+
+    Raises:
+        ValueError: if a normaliser in the actor is not as its defaults make it, since none other
+            is rebuilt.
 
     Examples:
         >>> from amber_trl.modules import gaussian_actor
@@ -31,6 +37,7 @@ class PolicyRecord:
     def __init__(
         self, env_id: str, arguments: Mapping[str, Any], actor: TensorDictModuleBase
     ) -> None:
+        _check_normalizers(actor)
         self.env_id, self.arguments, self.actor = env_id, dict(arguments), actor
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,3 +63,17 @@ class PolicyRecord:
                     f"policy of {name}={state[name]!r} given where {getattr(self, name)!r} is used"
                 )
         self.actor.load_state_dict(state["actor"])
+
+
+def _check_normalizers(actor: TensorDictModuleBase) -> None:
+    for module in actor.modules():
+        if not isinstance(module, ObservationNormalizer):
+            continue
+        default = ObservationNormalizer(module.size)
+        for name in ("clip", "min_variance", "dtype"):
+            if (value := getattr(module, name)) != getattr(default, name):
+                raise ValueError(
+                    f"the actor's ObservationNormalizer has {name}={value}, and load_policy would "
+                    f"rebuild it with {getattr(default, name)}: use the default, or save the "
+                    "actor's own state_dict"
+                )

@@ -110,7 +110,7 @@ class LinearSchedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved schedule, and sets the values of its last step again.
+        """Restores a saved schedule, and sets the values of its last step again.
 
         Args:
             state: what :meth:`state_dict` returned.

@@ -159,7 +159,8 @@ class UpdateStep:
     ) -> None:
         """Raises if a loss or gradient was not finite; waits for the device.
 
-        To be called once per epoch. After it has raised, updates are still skipped until
+        To be called once per epoch; where that is forgotten, the step raises by itself, after 4096
+        updates at the latest. After it has raised, updates are still skipped until
         :meth:`clear_nonfinite` is called.
 
         Args:

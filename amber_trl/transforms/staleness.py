@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -135,9 +134,7 @@ class ISStalenessFilter(Transform):
 
     @drop_factor.setter
     def drop_factor(self, value: float) -> None:
-        # NumPy's scalars are real numbers, but only its float64 is a float.
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        self._drop_factor = check_drop_factor(float(value) if is_number else value)
+        self._drop_factor = check_drop_factor(value)
 
     @property
     def actor(self) -> ProbabilisticTensorDictSequential:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from study.grid import Job
@@ -24,6 +25,10 @@ def archive(job: Job, directory: Path) -> int:
 
     Returns:
         Bytes of the copy.
+
+    Raises:
+        FileExistsError: if another run is archived there.
+        OSError: if the copy cannot be written.
     """
     source, target = job.run_dir, directory / job.name
     config = json.loads((source / "config.json").read_text()) | {"run_dir": job.name}
@@ -34,14 +39,32 @@ def archive(job: Job, directory: Path) -> int:
         "iterations.csv.gz": _compressed(_rounded((source / "iterations.csv").read_text())),
         "summary.json": (source / "summary.json").read_bytes(),
     }
-    target.mkdir(parents=True, exist_ok=True)
-    # Gone first and there last, so that files of two runs are never taken for a whole one.
-    (target / "summary.json").unlink(missing_ok=True)
-    for name, contents in files.items():
-        part = target / f"{name}.part"
-        part.write_bytes(contents)
-        part.replace(target / name)
+    _refuse_another(target, files)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        # Gone first and there last, so that files of two runs are never taken for a whole one.
+        (target / "summary.json").unlink(missing_ok=True)
+        for name, contents in files.items():
+            part = target / f"{name}.part"
+            part.write_bytes(contents)
+            part.replace(target / name)
+    except OSError as error:
+        raise OSError(
+            f"archive={str(directory)!r} cannot be written ({error.strerror}: {error.filename}): "
+            "see to that, or name another folder"
+        ) from error
     return sum(map(len, files.values()))
+
+
+def _refuse_another(target: Path, files: Mapping[str, bytes]) -> None:
+    if not (target / "summary.json").exists():
+        return  # the copy was cut short
+    for name, contents in files.items():
+        if not (target / name).exists() or (target / name).read_bytes() != contents:
+            raise FileExistsError(
+                f"{target} holds another run already (its {name} differs): name another archive, "
+                "or remove that run from it"
+            )
 
 
 def _compressed(text: str) -> bytes:

@@ -19,6 +19,7 @@ from ppo_amber_config import resolve, saved_config
 from ppo_amber_mujoco import train
 
 from amber_trl.training import list_checkpoints
+from amber_trl.training.provenance import differences, package_versions
 from study.grid import Job, command_line
 
 LOG = "log.txt"
@@ -43,7 +44,7 @@ State = Literal["new", "interrupted", "finished", "damaged", "in use", "another"
 
 
 class OtherRunError(ValueError):
-    """A directory holds a run of other options than those asked for."""
+    """A directory holds a run of other options or versions than those asked for."""
 
 
 class DamagedRunError(ValueError):
@@ -55,7 +56,8 @@ def state(job: Job) -> State:
 
     Raises:
         DamagedRunError: if one of them cannot be used.
-        OtherRunError: if its directory holds a run that was made with other options.
+        OtherRunError: if its directory holds a run that was made with other options, or one to go on
+            with that was begun under other versions.
     """
     directory = job.run_dir
     made = _read(directory / "config.json")
@@ -82,6 +84,7 @@ def state(job: Job) -> State:
             )
     found = summary(job)
     if found is None or found["interrupted"]:
+        _refuse_other_versions(job)
         return "interrupted"
     # Never to be made anew: its data are there, if not all.
     for table in _TABLES:
@@ -93,6 +96,18 @@ def state(job: Job) -> State:
             f"{job.total_frames}: {_RESTORE}"
         )
     return "finished"
+
+
+def _refuse_other_versions(job: Job) -> None:
+    """A run that would go on under other versions than it began with is one of no version."""
+    before = _read(job.run_dir / "versions.json")
+    if before is None or not can_resume(job):
+        return
+    if changed := differences(before, package_versions()):
+        raise OtherRunError(
+            f"{job.run_dir} was begun under other versions ({', '.join(changed)}): install those, "
+            f"name another study directory, or {_WAY_OUT}"
+        )
 
 
 def summary(job: Job) -> dict[str, Any] | None:
@@ -133,13 +148,14 @@ def frames(job: Job, since: float = 0.0) -> int:
 
 def in_use(job: Job) -> bool:
     """Whether another process is making a run."""
-    try:
-        with (job.run_dir / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+    for name in (_LOCK, "timing.csv"):  # the study's, and that of any RunDirectory
+        try:
+            with (job.run_dir / name).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            continue
+        except BlockingIOError:
+            return True
     return False
 
 

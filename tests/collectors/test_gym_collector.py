@@ -139,9 +139,19 @@ def test_environment_may_come_from_a_callable() -> None:
     assert "Pendulum-v1" in repr(collector)
 
 
-def test_it_takes_the_place_of_a_collector_that_adds_no_transforms() -> None:
-    collector = collector_of(frames=4, total_frames=4, auto_register_policy_transforms=False)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"auto_register_policy_transforms": False},
+        {"split_trajs": False, "init_random_frames": 0},
+        {"device": "cpu", "env_device": torch.device("cpu"), "policy_device": "cpu"},
+    ],
+)
+def test_what_it_does_anyway_may_be_asked_for(given: dict[str, Any]) -> None:
+    collector = collector_of(frames=4, total_frames=4, **given)
     assert [batch.shape for batch in collector] == [(2, 2)]
+    with pytest.raises(TypeError, match="device='meta' is not supported"):
+        collector_of(device="meta")
     with pytest.raises(TypeError, match="auto_register_policy_transforms=True is not supported"):
         collector_of(auto_register_policy_transforms=True)
 

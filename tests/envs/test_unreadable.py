@@ -370,7 +370,11 @@ def test_an_attribute_that_a_box2d_task_was_given_is_named() -> None:
     assert "ended elsewhere" in " ".join(loaded.inexact)
 
 
-def test_a_closed_environment_is_named() -> None:
-    env = make_env("Pendulum-v1")
+def test_a_closed_environment_can_be_saved_and_goes_on_in_another() -> None:
+    env, other = make_env("Pendulum-v1", seed=0), make_env("Pendulum-v1", seed=1)
     env.close()
-    SimulatorState(env).state_dict()
+    loaded = SimulatorState(other)
+    loaded.load_state_dict(SimulatorState(env).state_dict())
+    assert loaded.inexact == ()
+    theirs, ours = (e._env.envs[0].unwrapped.state for e in (env, other))
+    np.testing.assert_array_equal(theirs, ours)

@@ -104,6 +104,15 @@ def test_each_age_has_its_line(study: Study) -> None:
         ratio_by_age(study, select(study, "ppo", "amber"))
 
 
+def test_another_metric_of_staleness_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "amber", staleness_metric="kl")
+    study = read_study([tmp_path])
+    figure = ratio_by_age(study, select(study, "amber"))
+    assert figure.get_supylabel() == "staleness (kl) (running mean)"
+    (picture,) = [one for one in pictures(study, "paper") if one.name.startswith("ratio-by-age")]
+    assert "staleness (kl), median over seeds" in picture.caption
+
+
 def test_minibatch_ratios_need_their_column(study: Study) -> None:
     both = select(study, "mber_l2_clip0.2", "mber_l2_clip0.2_m64")
     (line,) = lines(minibatch_ratios(study, both).axes[0], "mber_l2_clip0.2_m64")

@@ -43,6 +43,14 @@ def _record(env_id: str = "Pendulum-v1") -> PolicyRecord:
     return PolicyRecord(env_id, arguments, gaussian_actor(**arguments, normalizer=normalizer))
 
 
+@pytest.mark.parametrize("option", [{"clip": 1.0}, {"min_variance": 5.0}, {"dtype": torch.float64}])
+def test_a_normaliser_that_would_not_be_rebuilt_is_refused(option: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+    actor = gaussian_actor(**arguments, normalizer=ObservationNormalizer(3, **option))
+    with pytest.raises(ValueError, match=f"ObservationNormalizer has {next(iter(option))}="):
+        PolicyRecord("Pendulum-v1", arguments, actor)
+
+
 def _policy(env_id: str = "Pendulum-v1") -> Policy:
     return Policy(_record(env_id).actor, env_id)
 

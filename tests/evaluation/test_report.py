@@ -247,9 +247,13 @@ def test_a_plot_leaves_no_task_out_unsaid(
     assert "error: paper: no run of ppo on Swimmer-v5: run it, or" in capsys.readouterr().err
     assert main(["plot", str(study), "--out", str(out), "--partial"]) == 0
     assert (out / "paper-learning-curves.png").exists()
+    assert "left out of the figures: tasks without ppo: Swimmer-v5" in caplog.text
     shutil.rmtree(study / "paper/Hopper-v5/amber-seed0")
     assert main(["plot", str(study), "--out", str(out), "--partial"]) == 0
     assert "no figure of ['ppo', 'amber']: they have no task and seed in common" in caplog.text
+    (study / "paper/Swimmer-v5/amber-seed0/summary.json").unlink()
+    assert main(["plot", str(study), "--out", str(out), "--partial"]) == 0
+    assert f"left out: {study}/paper/Swimmer-v5/amber-seed0: no summary.json" in caplog.text
 
 
 def test_runs_that_were_resumed_otherwise_than_to_the_bit_are_listed(tmp_path: Path) -> None:
@@ -258,7 +262,7 @@ def test_runs_that_were_resumed_otherwise_than_to_the_bit_are_listed(tmp_path: P
     page = report(study, tmp_path / "out")
     assert "Resumed, or made, otherwise than to the bit: ppo on Hopper-v5, seed 1." in page
     table = pd.read_csv(tmp_path / "out" / "tables" / "runs.csv")
-    assert table["exactness"].tolist() == ["exact", "approximate"]
+    assert table["exactness"].tolist() == ["not recorded", "approximate"]
 
 
 def test_plot_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

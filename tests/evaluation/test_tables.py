@@ -172,6 +172,7 @@ def test_pairs_are_those_that_a_reader_asks_for(tmp_path: Path) -> None:
     assert set(pairs(read_study([tmp_path]).setups)) == {
         ("amber", "ppo"),
         ("amber", "ppo_clip0.4"),
+        ("ppo_clip0.4", "ppo"),
         ("mber_l2", "ppo"),
         ("mber_l2", "mber_l2_episodic"),
         ("mber_l2_clip0.2", "mber_l2_clip0.2_m64"),

@@ -30,6 +30,11 @@ class _Broken(_Faulty):
         return math.nan
 
 
+class _Huge(_Faulty):
+    def _fault(self, reward: Any) -> Any:
+        return 1e30
+
+
 class _Deadly(_Faulty):
     """Kills its process, once, as the file that ``DEADLY`` names then remembers."""
 
@@ -42,4 +47,5 @@ class _Deadly(_Faulty):
 
 
 gymnasium.register("Broken-v0", lambda **options: _Broken(gymnasium.make("Pendulum-v1", **options)))
+gymnasium.register("Huge-v0", lambda **options: _Huge(gymnasium.make("Pendulum-v1", **options)))
 gymnasium.register("Deadly-v0", lambda **options: _Deadly(gymnasium.make("Pendulum-v1", **options)))

@@ -1,6 +1,7 @@
 """The main recipe at work: what a run leaves, and that it leaves the same again."""
 
 import csv
+import ctypes
 import dataclasses
 import errno
 import json
@@ -123,6 +124,37 @@ def test_every_file_and_column_is_described(
 
 def _first_cells(text: str) -> list[str]:
     return [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_freed_batches_are_returned_to_the_system() -> None:
+    """What glibc takes from the system for a single block it returns when that is freed."""
+    code = """
+import ctypes
+import torch
+import ppo_amber_mujoco
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Info
+
+def is_single_block(floats):
+    before = libc.mallinfo2().hblkhd
+    batch = torch.ones(floats)
+    return libc.mallinfo2().hblkhd - before >= 4 * floats
+
+torch.ones(5_000_000)  # freed at once, from which glibc learns to keep such blocks
+kept = not is_single_block(1_000_000)
+ppo_amber_mujoco.return_large_blocks()
+print(kept, is_single_block(2_000_000))  # more than the heap has free
+"""
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("no glibc")
+    environment = os.environ | {"PYTHONPATH": str(RECIPES)}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert said.stdout.split() == ["True", "True"]
 
 
 def test_the_wall_clock_is_kept_apart(smoke: tuple[Path, str]) -> None:

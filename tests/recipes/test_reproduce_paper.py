@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import reproduce_paper as recipe
+import torch
 import tyro
 from ppo_amber_config import resolve
 from study import grid, runs
@@ -193,21 +194,74 @@ def test_a_grid_with_another_run_can_be_looked_at(
     assert (tmp_path / "archive" / finished.name / "summary.json").exists()
 
 
+@pytest.mark.parametrize("lock_file", ["run.lock", "timing.csv"])  # the study's, any training's
 def test_a_run_of_another_process_is_left_to_it(
     finished: Any,
+    lock_file: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     study = str(finished.run_dir.parents[2])
     options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
     options += ["--compile", "off", "--setups", "amber"]
-    with (finished.run_dir / "run.lock").open("a") as lock:
+    with (finished.run_dir / lock_file).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert _main(monkeypatch, *options) == 1
         assert f"1 runs in {study}: 1 in use" in capsys.readouterr().out
         assert _main(monkeypatch, *options, "--dry-run") == 0
         assert "in use      paper/Pendulum-v1/amber-seed0: python" in capsys.readouterr().out
     assert _main(monkeypatch, *options) == 0
+
+
+def test_a_published_run_is_never_replaced_by_another(
+    finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study, archive = finished.run_dir.parents[2], tmp_path / "archive"
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    options += ["--compile", "off", "--setups", "amber", "--archive", str(archive)]
+    assert _main(monkeypatch, *options) == 0
+    assert _main(monkeypatch, *options) == 0  # the same again
+    published = archive / finished.name / "episodes.csv.gz"
+    other = gzip.compress(b"of another run")
+    published.write_bytes(other)
+    said = f"error: {published.parent} holds another run already (its episodes.csv.gz differs)"
+    assert _main(monkeypatch, *options).startswith(said)
+    assert published.read_bytes() == other
+
+
+def test_an_archive_that_cannot_be_is_named(
+    finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    options = [
+        "--study",
+        str(finished.run_dir.parents[2]),
+        "--tasks",
+        "Pendulum-v1",
+        "--seeds",
+        "0",
+    ]
+    options += ["--smoke", "--compile", "off", "--setups", "amber", "--archive"]
+    code = _main(monkeypatch, *options, str(tmp_path / "file"))
+    assert code.startswith(f"error: archive='{tmp_path}/file' cannot be written (Not a directory")
+
+
+def test_a_run_of_other_versions_is_not_gone_on_with(
+    finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(finished.run_dir.parents[2], study)
+    run = study / finished.name
+    (run / "summary.json").unlink()
+    (job,) = _grid(study=study, smoke=True, compile="off")
+    assert runs.state(job) == "interrupted"
+    versions = json.loads((run / "versions.json").read_text())
+    (run / "versions.json").write_text(json.dumps(versions | {"torch": "1.0"}))
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    code = _main(monkeypatch, *options, "--compile", "off", "--setups", "amber")
+    assert f"{run} was begun under other versions (torch was 1.0, is {torch.__version__})" in code
+    shutil.rmtree(run / "checkpoints")
+    assert runs.state(job) == "interrupted"  # and starts anew
 
 
 def test_a_finished_run_without_a_score_is_not_archived_nor_called_damaged(

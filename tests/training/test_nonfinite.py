@@ -60,12 +60,14 @@ def test_a_minibatch_without_index_is_reported_without(eager: Learner) -> None:
     assert caught.value.index is None
 
 
-def test_forgets_indices_that_are_known_to_be_well(
-    eager: Learner, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["compiled", "eager"])
+def test_where_the_caller_never_looks_the_step_does(
+    mode: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    learner: Learner = request.getfixturevalue(mode)
     monkeypatch.setattr("amber_trl.training._guard._MAX_REMEMBERED", 4)
-    eager.update.epoch(FRAMES, draw_indices(9))
-    eager.update.epoch(bad_frames("loss"), [torch.tensor([7, 1])])
-    eager.update.epoch(FRAMES, draw_indices(9))
-    with pytest.raises(NonFiniteError, match=r"update 1 since .* rows \[7, 1\]"):
-        eager.update.raise_if_nonfinite()
+    learner.update.epoch(FRAMES, draw_indices(9))  # of which 8 are known to be well
+    learner.update.epoch(bad_frames("loss"), [torch.tensor([7, 1])])
+    for _ in range(2):  # and does so again
+        with pytest.raises(NonFiniteError, match=r"update 1 since .* rows \[7, 1\]"):
+            learner.update.epoch(FRAMES, draw_indices(9))
