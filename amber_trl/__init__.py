@@ -1,9 +1,7 @@
 """Reuse past on-policy batches safely: TensorDict-native components for TorchRL."""
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
 
-from amber_trl import evaluation
 from amber_trl.collectors import GymCollector
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
@@ -47,9 +45,6 @@ from amber_trl.training import (
     verify_run,
 )
 from amber_trl.transforms import ISStalenessFilter, Reason, StalenessMetric
-
-if TYPE_CHECKING:
-    from amber_trl.evaluation import *  # noqa: F403
 
 __version__ = version("amber_trl")
 
@@ -98,11 +93,3 @@ __all__ = [
     "verify_checkpoint",
     "verify_run",
 ]
-__all__ += evaluation.__all__
-
-if not TYPE_CHECKING:  # what needs pandas is imported on first use
-
-    def __getattr__(name: str) -> Any:
-        if name in evaluation.__all__:
-            return getattr(evaluation, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
