@@ -21,7 +21,8 @@ def plot(runs: Positional[tuple[Path, ...]], *, out: Path, partial: bool = False
     """Draw the figures that the given training runs allow.
 
     Args:
-        runs: run directories, or folders that hold some; at least one.
+        runs: directories of finished runs, or folders that hold some; at least one. One in progress
+            can be watched if it trains with --tensorboard.
         out: folder for the figures, one PNG each; made if it is not there.
         partial: leave out unfinished runs, and seeds that not every setup of a comparison has,
             instead of refusing them.

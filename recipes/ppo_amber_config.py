@@ -179,7 +179,7 @@ def _resolve_resumed(config: Config, saved: EffectiveConfig) -> EffectiveConfig:
 def _check_same(name: str, value: Any, saved: EffectiveConfig) -> None:
     ours = getattr(saved, name)
     if name in ("run_dir", "resume"):
-        value, ours = Path(value).resolve(), Path(ours).resolve()
+        value, ours = str(Path(value).resolve()), str(Path(ours).resolve())
     if name != "progress" and value != ours:
         raise ValueError(
             f"{name}={value!r} contradicts {name}={ours!r} of the run in {str(saved.run_dir)!r}: "
@@ -213,12 +213,12 @@ def _check_combinations(config: EffectiveConfig) -> None:
             f"drop_factor={config.drop_factor} with setup={config.setup!r}, which drops no batch: "
             "leave it out, or choose the setup amber"
         )
-    if config.setup == "ppo" and (config.num_batches != 1 or not config.scale_minibatch):
-        raise ValueError(
-            f"num_batches={config.num_batches} and scale_minibatch={config.scale_minibatch} with "
-            "setup='ppo', which keeps 1 batch and scales nothing: leave them out, or choose the "
-            "setup mber or amber"
-        )
+    for name, value in (("num_batches", 1), ("scale_minibatch", True)):
+        if config.setup == "ppo" and getattr(config, name) != value:
+            raise ValueError(
+                f"{name}={getattr(config, name)} with setup='ppo', which keeps 1 batch and scales "
+                "nothing: leave it out, or choose the setup mber or amber"
+            )
     if config.minibatches == "episodic":
         lane = config.frames_per_batch // config.num_envs
         if not config.scale_minibatch or config.minibatch_size * config.num_batches > lane:
