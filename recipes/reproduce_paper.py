@@ -31,7 +31,7 @@ the study of Han & Sung (arXiv 1710.04423):
   drop       amber with drop factors 0.1 to 0.3                     300
   clip       ppo and mber_l2 to mber_l8 with clip ranges 0.2 to 0.7 1800
 
-A million frames took 5 to 35 minutes on one core of a busy machine, by task and setup; _m64 takes
+A million frames took 4 to 36 minutes on one core of a busy machine, by task and setup; _m64 takes
 up to L times as long.
 """
 

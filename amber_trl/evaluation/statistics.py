@@ -207,7 +207,7 @@ def bootstrap(
     Examples:
         >>> from amber_trl.evaluation import bootstrap, interquartile_mean
         >>> bootstrap(interquartile_mean, {"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 2.0, 3.0, 3.0]})
-        Estimate(value=2.5, low=1.5, high=3.25)
+        Estimate(value=2.5, low=1.5, high=3.5)
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} is not in (0, 1): give 0.95 for 95 %")
