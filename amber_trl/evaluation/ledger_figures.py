@@ -105,8 +105,9 @@ def ratio_by_age(study: Study, selection: Selection) -> Figure:
         selection: the runs, of one setup.
 
     Returns:
-        ``R' - 1``, or another metric that the runs had, on a logarithmic axis: the median over seeds of running means over at
-        most ten iterations, a line per age; dashed the drop factor, if the setup has one.
+        ``R' - 1``, or another metric that the runs had, on a logarithmic axis: the median over
+        seeds of running means over at most ten iterations, a line per age; dashed the drop
+        factor, if the setup has one.
 
     Raises:
         ValueError: if the selection is of several setups.

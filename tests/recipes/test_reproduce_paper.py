@@ -28,6 +28,12 @@ def _grid(**options: Any) -> Any:
     return recipe.grid(recipe.Config(**given | options))
 
 
+def _smoke(study: Path | str, *setups: str) -> list[str]:
+    """The options of a grid of smoke runs such as ``finished`` is one of."""
+    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
+    return [*options, "--compile", "off", "--setups", *(setups or ("amber",))]
+
+
 def _main(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
     monkeypatch.setattr(sys, "argv", ["reproduce_paper.py", *options])
     try:
@@ -138,6 +144,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return job
 
 
+def _copied_study(finished: Any, folder: Path) -> Path:
+    return Path(shutil.copytree(finished.run_dir.parents[2], folder / "study"))
+
+
+def _add_ppo(study: Path, finished: Any, **options: Any) -> Path:
+    """A run directory of ppo beside amber's, made with the options of a smoke run or others."""
+    run = Path(shutil.copytree(study / finished.name, study / "paper/Pendulum-v1/ppo-seed0"))
+    (job,) = _grid(study=study, setups=("ppo",), smoke=True, compile="off", **options)
+    made = dataclasses.asdict(resolve(job.config))
+    (run / "config.json").write_text(json.dumps(made, default=str))
+    return run
+
+
 def test_a_finished_run_is_left_alone(
     finished: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -174,15 +193,9 @@ def test_a_grid_with_another_run_can_be_looked_at(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study = tmp_path / "study"
-    shutil.copytree(finished.run_dir.parents[2], study)
-    other = study / "paper/Pendulum-v1/ppo-seed0"
-    shutil.copytree(study / finished.name, other)
-    (job,) = _grid(study=study, setups=("ppo",), smoke=True, total_frames=512, compile="off")
-    made = dataclasses.asdict(resolve(job.config))
-    (other / "config.json").write_text(json.dumps(made, default=str))
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--compile", "off", "--setups", "ppo", "amber"]
+    study = _copied_study(finished, tmp_path)
+    other = _add_ppo(study, finished, total_frames=512)
+    options = _smoke(study, "ppo", "amber")
     said = f"{other} holds a run with total_frames=512, and 2560 is asked for"
     assert said in _main(monkeypatch, *options)
     assert _main(monkeypatch, *options, "--dry-run") == 1
@@ -202,8 +215,7 @@ def test_a_run_of_another_process_is_left_to_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     study = str(finished.run_dir.parents[2])
-    options = ["--study", study, "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--compile", "off", "--setups", "amber"]
+    options = _smoke(study)
     with (finished.run_dir / lock_file).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert _main(monkeypatch, *options) == 1
@@ -217,8 +229,7 @@ def test_a_published_run_is_never_replaced_by_another(
     finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     study, archive = finished.run_dir.parents[2], tmp_path / "archive"
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--compile", "off", "--setups", "amber", "--archive", str(archive)]
+    options = [*_smoke(study), "--archive", str(archive)]
     assert _main(monkeypatch, *options) == 0
     assert _main(monkeypatch, *options) == 0  # the same again
     published = archive / finished.name / "episodes.csv.gz"
@@ -233,32 +244,22 @@ def test_an_archive_that_cannot_be_is_named(
     finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    options = [
-        "--study",
-        str(finished.run_dir.parents[2]),
-        "--tasks",
-        "Pendulum-v1",
-        "--seeds",
-        "0",
-    ]
-    options += ["--smoke", "--compile", "off", "--setups", "amber", "--archive"]
-    code = _main(monkeypatch, *options, str(tmp_path / "file"))
+    options = [*_smoke(finished.run_dir.parents[2]), "--archive", str(tmp_path / "file")]
+    code = _main(monkeypatch, *options)
     assert code.startswith(f"error: archive='{tmp_path}/file' cannot be written (Not a directory")
 
 
 def test_a_run_of_other_versions_is_not_gone_on_with(
     finished: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    study = tmp_path / "study"
-    shutil.copytree(finished.run_dir.parents[2], study)
+    study = _copied_study(finished, tmp_path)
     run = study / finished.name
     (run / "summary.json").unlink()
     (job,) = _grid(study=study, smoke=True, compile="off")
     assert runs.state(job) == "interrupted"
     versions = json.loads((run / "versions.json").read_text())
     (run / "versions.json").write_text(json.dumps(versions | {"torch": "1.0"}))
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    code = _main(monkeypatch, *options, "--compile", "off", "--setups", "amber")
+    code = _main(monkeypatch, *_smoke(study))
     assert f"{run} was begun under other versions (torch was 1.0, is {torch.__version__})" in code
     shutil.rmtree(run / "checkpoints")
     assert runs.state(job) == "interrupted"  # and starts anew
@@ -270,16 +271,14 @@ def test_a_finished_run_without_a_score_is_not_archived_nor_called_damaged(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study = tmp_path / "study"
-    shutil.copytree(finished.run_dir.parents[2], study)
+    study = _copied_study(finished, tmp_path)
     run = study / finished.name
     header = (run / "episodes.csv").read_text().splitlines(keepends=True)[0]
     (run / "episodes.csv").write_text(header)
     summary = json.loads((run / "summary.json").read_text())
     summary |= {"episodes": 0, "final_score": None, "speed_score": None}
     (run / "summary.json").write_text(json.dumps(summary))
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--compile", "off", "--setups", "amber", "--archive", str(tmp_path / "archive")]
+    options = [*_smoke(study), "--archive", str(tmp_path / "archive")]
     assert _main(monkeypatch, *options) == 0
     assert f"left out: {run}: no episode finished" in capsys.readouterr().out
     assert not (tmp_path / "archive").exists()
@@ -409,17 +408,10 @@ def test_a_damaged_run_is_told_and_the_others_go_on(
     contents: str,
     said: str,
 ) -> None:
-    study = tmp_path / "study"
-    shutil.copytree(finished.run_dir.parents[2], study)
-    broken = study / "paper/Pendulum-v1/ppo-seed0/summary.json"
-    shutil.copytree(study / finished.name, broken.parent)
-    config = broken.parent / "config.json"
-    (job,) = _grid(study=study, setups=("ppo",), smoke=True, compile="off")
-    made = dataclasses.asdict(resolve(job.config))
-    config.write_text(json.dumps(made, default=str))
+    study = _copied_study(finished, tmp_path)
+    broken = _add_ppo(study, finished) / "summary.json"
     broken.write_text(contents)
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--compile", "off", "--setups", "ppo", "amber"]
+    options = _smoke(study, "ppo", "amber")
     assert _main(monkeypatch, *options) == 1
     shown = capsys.readouterr().out
     assert f"damaged: paper/Pendulum-v1/ppo-seed0: {broken}" in shown
@@ -448,15 +440,13 @@ def test_no_damaged_run_is_archived(
     file: str,
     contents: bytes,
 ) -> None:
-    study = tmp_path / "study"
-    shutil.copytree(finished.run_dir.parents[2], study)
+    study = _copied_study(finished, tmp_path)
     damaged = study / finished.name / file
     if file == "iterations.csv":  # in its middle, as its last row is read for the frames
         before = damaged.read_bytes()
         contents = before[: len(before) // 2] + contents + before[len(before) // 2 :]
     damaged.write_bytes(contents)
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--compile", "off", "--setups", "amber", "--archive", str(tmp_path / "archive")]
+    options = [*_smoke(study), "--archive", str(tmp_path / "archive")]
     assert _main(monkeypatch, *options) == 1
     shown = capsys.readouterr().out
     assert f"damaged: {finished.name}: {study / finished.name}" in shown
@@ -562,11 +552,9 @@ def test_a_run_that_lacks_what_is_archived_is_named_and_passed_over(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study = tmp_path / "study"
-    shutil.copytree(finished.run_dir.parents[2], study)
+    study = _copied_study(finished, tmp_path)
     (study / finished.name / "versions.json").unlink()
-    options = ["--study", str(study), "--tasks", "Pendulum-v1", "--seeds", "0", "--smoke"]
-    options += ["--setups", "amber", "--compile", "off", "--archive", str(tmp_path / "archive")]
+    options = [*_smoke(study), "--archive", str(tmp_path / "archive")]
     assert _main(monkeypatch, *options) == 1
     shown = capsys.readouterr().out
     assert f"damaged: {finished.name}: {study / finished.name}/versions.json is missing" in shown
