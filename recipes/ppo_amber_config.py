@@ -18,7 +18,7 @@ class Config:
     """What to train, and how. Where a default is None, the text says what it stands for."""
 
     env_id: str = "HalfCheetah-v5"
-    """Gymnasium id of an environment with a Box observation and a Box or Discrete action."""
+    """Gymnasium id of an environment with a one-dimensional Box of floats as observation and a Box or Discrete action."""
     setup: Literal["ppo", "mber", "amber"] = "amber"
     """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale."""
     protocol: Literal["default", "paper"] = "default"

@@ -102,6 +102,13 @@ def grid(config: Config) -> list[Job]:
     check_fields(config)
     if config.dry_run and config.archive is not None:
         raise ValueError(f"dry_run=True with archive={config.archive}: leave out one of the two")
+    if config.study.exists() and not config.study.is_dir():
+        raise ValueError(f"study={config.study} is a file: name a directory, or one to be made")
+    if config.ray_address is not None and config.workers is not None:
+        raise ValueError(
+            f"workers={config.workers} with ray_address={config.ray_address!r}, where Ray decides "
+            "how many runs are made at a time: leave out one of the two"
+        )
     if config.archive is not None:
         _check_apart(config.study, config.archive)
     if unknown := sorted(set(config.parts) - set(PARTS)):
@@ -134,11 +141,6 @@ def make_pool(config: Config) -> Pool:
     os.environ.update(THREADS)
     if config.ray_address is None:
         return LocalPool(config.workers or len(os.sched_getaffinity(0)), config.retries)
-    if config.workers is not None:
-        raise ValueError(
-            f"workers={config.workers} with ray_address={config.ray_address!r}, where Ray decides "
-            "how many runs are made at a time: leave out one of the two"
-        )
     from study.on_ray import RayPool
 
     return RayPool(config.ray_address, config.retries)
@@ -207,6 +209,8 @@ def make(todo: list[Job], pool: Pool, progress: Progress) -> dict[str, str]:
 def _report(job: Job, problem: str | None, again: bool, progress: Progress) -> str:
     if problem is not None:
         became, text = "again" if again else "failed", f"{problem}; see {job.run_dir / runs.LOG}"
+    elif runs.in_use(job):
+        became, text = "in use", "another process makes it"
     elif (became := runs.state(job)) == "finished":
         text = _result(runs.summary(job) or {})
     else:
@@ -230,6 +234,8 @@ def main() -> int:
         found = grid(config)
         states = {job.name: _state(job, config) for job in found}
         todo = [job for job in found if states[job.name] in ("new", "interrupted")]
+        if todo and config.archive is None:
+            _check_versions(found, states, config)
         if _only_looks(config) or not todo:
             return _only_look(config, found, states)
         pool = make_pool(config)
@@ -251,9 +257,9 @@ def main() -> int:
     _say(_words(became))
     if "failed" in became.values():
         return 1
-    if set(became.values()) != {"finished"}:
+    if not {"finished", "in use"}.issuperset(became.values()):
         return 130
-    return _exit_code(config, states)
+    return _exit_code(config, states | became)
 
 
 def _state(job: Job, config: Config) -> runs.State:
@@ -263,11 +269,25 @@ def _state(job: Job, config: Config) -> runs.State:
         _say(f"damaged: {job.name}: {error}")
         return "damaged"
     except runs.OtherRunError as error:
-        # A grid of runs that partly are of other options is not begun, but can be looked at.
-        if not _only_looks(config):
-            raise
-        _say(f"another: {job.name}: {error}")
-        return "another"
+        return _another(job, config, error)
+
+
+def _check_versions(found: list[Job], states: dict[str, runs.State], config: Config) -> None:
+    """Refuses to add runs to finished ones of other versions, which no report would take."""
+    for job in found:
+        if states[job.name] == "finished":
+            try:
+                runs.refuse_other_versions(job, shared=True)
+            except runs.OtherRunError as error:
+                states[job.name] = _another(job, config, error)
+
+
+def _another(job: Job, config: Config, error: runs.OtherRunError) -> runs.State:
+    # A grid of runs that partly are of other options is not begun, but can be looked at.
+    if not _only_looks(config):
+        raise error
+    _say(f"another: {job.name}: {error}")
+    return "another"
 
 
 def _only_look(config: Config, found: list[Job], states: dict[str, runs.State]) -> int:

@@ -158,8 +158,9 @@ def _check_observation_space(env_id: str, space: gym.Space[Any]) -> None:
         return
     raise TypeError(
         f"env_id={env_id!r} has the observation space {_short(space)}, but a one-dimensional "
-        "floating Box is needed: pass wrappers=[...] that make one, such as "
-        "gymnasium.wrappers.FlattenObservation (images need another network and are not supported)"
+        "floating Box is needed: pass wrappers=[...] that make one, of gymnasium.wrappers such as "
+        "FlattenObservation for the shape, and lambda env: DtypeObservation(env, numpy.float32) for "
+        "the type (images need another network and are not supported)"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import reprlib
 import sys
@@ -59,7 +61,7 @@ def read_versions(run: Path) -> dict[str, str]:
     if not file.exists():
         raise RunError(f"{file} is missing, which a run writes when it starts; {_WAY_OUT}")
     versions = _read_json(file)
-    _check(file, versions, dict.fromkeys(versions, _TEXT))
+    _check(file, versions, dict.fromkeys([*_VERSIONS, *versions], _TEXT))
     return versions
 
 
@@ -89,13 +91,18 @@ def read_table(file: Path, types: Mapping[str, Any]) -> pd.DataFrame:
         types: of the columns that must be there, by name.
 
     Raises:
-        RunError: if it cannot be read, lacks one of those columns, or holds anything else than
-            numbers.
+        RunError: if it cannot be read, is cut off, lacks one of those columns, or holds anything
+            else than numbers.
     """
     try:
-        table = pd.read_csv(file, dtype=dict(types))
+        contents = file.read_bytes()
+        if file.suffix == ".gz":
+            contents = gzip.decompress(contents)
+        table = pd.read_csv(io.BytesIO(contents), dtype=dict(types))
     except (OSError, EOFError, ValueError, OverflowError, zlib.error) as error:
         raise RunError(f"{file}: cut off or damaged ({error}); {_WAY_OUT}") from error
+    if not contents.endswith(b"\n"):
+        raise RunError(f"{file}: cut off or damaged (its last row has no end); {_WAY_OUT}")
     if lacking := [column for column in types if column not in table]:
         raise RunError(f"{file}: no column {lacking}; {_WAY_OUT}")
     others = list(table.select_dtypes(exclude="number"))
@@ -169,6 +176,8 @@ _CONFIG = {
         lambda value: isinstance(value, list) and all(type(n) is int and n > 0 for n in value),
     ),
 }
+# What every run needs; of the simulators a run has what is installed.
+_VERSIONS = ("python", "amber_trl", "torch", "torchrl", "tensordict", "gymnasium", "numpy")
 _SUMMARY = {
     "final_score": _SCORE,
     "speed_score": _SCORE,

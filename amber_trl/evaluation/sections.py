@@ -56,6 +56,11 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
     if len(other := runs[runs["exactness"] == "approximate"]):
         names = (f"{run.setup} on {run.task}, seed {run.seed}" for run in other.itertuples())
         yield f"Resumed, or made, otherwise than to the bit: {'; '.join(names)}."
+    if len(other := runs[runs["exactness"] == "not recorded"]):
+        yield (
+            f"Of {len(other)} runs, made before this was recorded, it is not known whether they were "
+            "ever resumed: those with `not recorded` in `tables/runs.csv`."
+        )
     yield (
         "Of few seeds the intervals of a single task are nominal: of Gaussian scores they hold the "
         "mean in 75 % of cases with three seeds, 87 % with four, 92 % with five and 95 % with ten, "

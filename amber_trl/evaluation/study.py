@@ -36,8 +36,8 @@ class Selection:
         setups: names of the setups.
         tasks: tasks, sorted.
         runs: their rows of the study's table ``runs``.
-        left_out: what was left out, in words; empty unless the study was read with
-            ``partial=True``.
+        left_out: in words, the tasks that not all the setups have, and with ``partial=True`` the
+            runs whose seed they do not all have.
 
     Examples:
         >>> import pandas as pd
@@ -155,14 +155,14 @@ class Study:
             setup = next(name for name in setups if lacking[name])
             raise RunError(f"{protocol}: no run of {setup} on {lacking[setup][0]}: {_WAY_OUT}")
         rows = runs[runs["task"].isin(tasks)]
+        left_out = [f"tasks without {s}: {', '.join(own)}" for s, own in lacking.items() if own]
         if not self.partial:
             _refuse_unequal_seeds(rows)
-            return Selection(tuple(setups), tuple(tasks), rows) if tasks else None
+            return Selection(tuple(setups), tuple(tasks), rows, tuple(left_out)) if tasks else None
         common = {
             task: set.intersection(*(seeds[task, setup] for setup in setups)) for task in tasks
         }
         keep = np.array([row.seed in common[row.task] for row in rows.itertuples()], dtype=bool)
-        left_out = [f"tasks without {s}: {', '.join(own)}" for s, own in lacking.items() if own]
         tasks = [task for task in tasks if common[task]]
         if not tasks:
             return None
@@ -299,7 +299,7 @@ def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _shared_versions(runs: Sequence[Run]) -> dict[str, str]:
-    """Versions by package; a package that a run did not record is not compared."""
+    """Versions by package; a simulator that a run did not have installed is not compared."""
     found: dict[str, tuple[str, Run]] = {}
     for run in runs:
         for name, version in run.versions.items():
@@ -312,7 +312,7 @@ def _shared_versions(runs: Sequence[Run]) -> dict[str, str]:
 def _mixed(what: str, ours: Any, one: Run, theirs: Any, other: Run) -> RunError:
     return RunError(
         f"mixed {what} is {ours} in {one.path} and {theirs} in {other.path}; put them into folders "
-        "of their own, and evaluate each alone"
+        "of their own, and read each alone"
     )
 
 
@@ -330,20 +330,20 @@ def _refuse_duplicates(runs: Sequence[Run]) -> None:
 def _refuse_copies(runs: Sequence[Run]) -> None:
     """Refuses what stands under two names.
 
-    Two seeds or tasks never have equal iterations, nor equal episodes unless most returns are
-    alike. From one seed two names of an algorithm, or two versions of a task, may act alike, but
-    not in the same time.
+    Two runs never take the same time to the last digit. Two seeds or tasks never have equal
+    iterations, nor equal episodes unless most returns are alike; from one seed two names of an
+    algorithm, or two versions of a task, may act alike.
     """
-    seen: dict[tuple[str, bytes], Run] = {}
+    seen: dict[tuple[str, object], Run] = {}
     for run in runs:
-        keys = [("iterations", _digest(run.iterations))]
+        keys: list[tuple[str, object]] = [("seconds", run.summary["seconds"])]
+        keys.append(("iterations", _digest(run.iterations)))
         if run.episodes["return"].nunique() > max(1, len(run.episodes) / 2):
             keys.append(("episodes", _digest(run.episodes)))
         for key in keys:
             other = seen.setdefault(key, run)
             another = _origin(run.config) != _origin(other.config)
-            same_time = run.summary["seconds"] == other.summary["seconds"]
-            if other is not run and (another or same_time):
+            if other is not run and (another or key[0] == "seconds"):
                 raise RunError(
                     f"{other.path} and {run.path} have the same {key[0]}, so one is a copy of the "
                     "other, or has a file of it; remove it, and make that run"

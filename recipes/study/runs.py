@@ -34,6 +34,7 @@ _SUMMARY: dict[str, tuple[Any, str]] = {
     "interrupted": (bool, "true or false"),
     "final_score": (int | float | None, "a number or null"),
     "speed_score": (int | float | None, "a number or null"),
+    "episodes": (int, "a whole number"),
     "seconds": (int | float, "a number"),
 }
 # Options that say where and how a run is made, and not what it computes.
@@ -84,7 +85,8 @@ def state(job: Job) -> State:
             )
     found = summary(job)
     if found is None or found["interrupted"]:
-        _refuse_other_versions(job)
+        if can_resume(job):
+            refuse_other_versions(job)
         return "interrupted"
     # Never to be made anew: its data are there, if not all.
     for table in _TABLES:
@@ -95,17 +97,34 @@ def state(job: Job) -> State:
             f"{directory / 'iterations.csv'} of a finished run has no whole row of frame "
             f"{job.total_frames}: {_RESTORE}"
         )
+    rows = max(0, (directory / "episodes.csv").read_bytes().count(b"\n") - 1)
+    if rows != found["episodes"]:
+        raise DamagedRunError(
+            f"{directory / 'episodes.csv'} of a finished run has {rows} whole rows, and summary.json "
+            f"says {found['episodes']}: {_RESTORE}"
+        )
     return "finished"
 
 
-def _refuse_other_versions(job: Job) -> None:
-    """A run that would go on under other versions than it began with is one of no version."""
-    before = _read(job.run_dir / "versions.json")
-    if before is None or not can_resume(job):
+def refuse_other_versions(job: Job, *, shared: bool = False) -> None:
+    """Refuses a run of other versions than those that are installed.
+
+    Args:
+        job: the run.
+        shared: compare only packages that were there then and are now, as a report does.
+
+    Raises:
+        OtherRunError: if a version differs.
+    """
+    before, now = _read(job.run_dir / "versions.json"), package_versions()
+    if before is None:
         return
-    if changed := differences(before, package_versions()):
+    if shared:
+        before = {name: version for name, version in before.items() if name in now}
+        now = {name: version for name, version in now.items() if name in before}
+    if changed := differences(before, now):
         raise OtherRunError(
-            f"{job.run_dir} was begun under other versions ({', '.join(changed)}): install those, "
+            f"{job.run_dir} was made under other versions ({', '.join(changed)}): install those, "
             f"name another study directory, or {_WAY_OUT}"
         )
 
@@ -175,7 +194,8 @@ def attempts(job: Job) -> int:
 def make(job: Job) -> str | None:
     """Makes a run in this process, unless it is finished; what it says goes to its log.
 
-    It goes on from its last checkpoint, and starts anew where it has none.
+    It goes on from its last checkpoint, and starts anew where it has none. One that another process
+    is making is left to it.
 
     Returns:
         What went wrong, in a line, or None.
@@ -183,8 +203,8 @@ def make(job: Job) -> str | None:
     directory = job.run_dir
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _claimed(directory):
-            if state(job) == "finished":
+        with _claimed(directory) as ours:
+            if not ours or state(job) == "finished":
                 return None
             with _logged(directory / LOG, job):
                 anew = replace(job.config, overwrite=True)
@@ -211,16 +231,18 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _claimed(directory: Path) -> Iterator[None]:
-    """Keeps other processes out of a run directory; the system lets go when this one ends."""
+def _claimed(directory: Path) -> Iterator[bool]:
+    """Keeps other processes out of a run directory, if none is at work in it.
+
+    The system lets go when this one ends.
+    """
     with (directory / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RuntimeError(
-                f"another process is at work in {directory}: wait for it, or end it"
-            ) from None
-        yield
+            yield False
+        else:
+            yield True
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.wrappers import DtypeObservation, FlattenObservation
 from tensordict import TensorDict
 from torchrl.envs import GymWrapper, check_env_specs
 
@@ -270,6 +270,15 @@ def test_an_id_may_name_its_module() -> None:
 def test_unsupported_observations(space: Space[Any]) -> None:
     with pytest.raises(TypeError, match=r"observation space .*FlattenObservation"):
         make_probe(observation_space=space)
+
+
+def test_the_wrappers_that_the_refusal_names_make_integers_floats() -> None:
+    def to_float(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return DtypeObservation(env, np.float32)
+
+    env = make_probe(observation_space=Discrete(4), wrappers=[FlattenObservation, to_float])
+    assert env.rollout(2)["observation"].shape[-1] == 4
+    assert env.rollout(2)["observation"].dtype == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ from typing import Any
 
 FRAMES, BATCH, LENGTH = 1000, 100, 20
 
-VERSIONS = {"python": "3.11.7", "amber_trl": "0.1.0", "torch": "2.13.0"}
+VERSIONS = {
+    **{"python": "3.11.7", "amber_trl": "0.1.0", "torch": "2.13.0", "torchrl": "0.14.1"},
+    **{"tensordict": "0.14.3", "gymnasium": "1.4.0", "numpy": "2.4.6"},
+}
 SETUPS: dict[str, dict[str, Any]] = {
     "ppo": {"num_batches": 1, "clip_epsilon": 0.3, "drop_factor": None},
     "mber": {"num_batches": 2, "clip_epsilon": 0.4, "drop_factor": None},
@@ -95,7 +98,7 @@ def edit(file: Path, **values: Any) -> None:
 
 
 def _iterations(config: dict[str, Any], loss: float) -> tuple[list[str], list[list[Any]]]:
-    """Batch of age l is at R' = 1 + l / 10; three batches at most are in use."""
+    """Batch of age l is at R' = 1 + l / 1000, and from 3 on at 1 + l / 10, where it is stale."""
     ages = config["num_batches"]
     scheduled = {
         name: config[name]
@@ -112,7 +115,7 @@ def _iterations(config: dict[str, Any], loss: float) -> tuple[list[str], list[li
         empty = [""] * (ages - len(stored))
         left = 1 - (number - 1) * BATCH / FRAMES
         row: list[Any] = [number * BATCH, *(float(value) * left for value in scheduled.values())]
-        active = min(len(stored), 3)
+        active = len(stored) if config["drop_factor"] == "inf" else min(len(stored), 3)
         minibatch, updates = (
             config["minibatch_size"],
             config["epochs"] * (BATCH // config["minibatch_size"]),
@@ -122,10 +125,11 @@ def _iterations(config: dict[str, Any], loss: float) -> tuple[list[str], list[li
         else:
             row += [minibatch, updates * active]
         row += [loss, active, 0.05]
+        staleness = [age / (1000 if age < 3 else 10) for age in stored]
         for values in (
-            [1 + age / 10 for age in stored],
-            [age / 10 for age in stored],
-            [int(age < 3) for age in stored],
+            [1 + value for value in staleness],
+            staleness,
+            [int(age < active) for age in stored],
         ):
             row += [*values, *empty]
         rows.append(row)

@@ -261,6 +261,7 @@ def test_runs_that_were_resumed_otherwise_than_to_the_bit_are_listed(tmp_path: P
     edit(study / "paper/Hopper-v5/ppo-seed1/summary.json", exactness="approximate")
     page = report(study, tmp_path / "out")
     assert "Resumed, or made, otherwise than to the bit: ppo on Hopper-v5, seed 1." in page
+    assert "Of 1 runs, made before this was recorded, it is not known whether" in page
     table = pd.read_csv(tmp_path / "out" / "tables" / "runs.csv")
     assert table["exactness"].tolist() == ["not recorded", "approximate"]
 

@@ -132,6 +132,10 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: (run / "episodes.csv").write_text("frame,return,length\n20,1.0,2x"),
         "episodes.csv: cut off",
     ),
+    "half a number": (
+        lambda run: (run / "iterations.csv").write_text((run / "iterations.csv").read_text()[:-1]),
+        r"iterations\.csv: cut off or damaged \(its last row has no end\)",
+    ),
     "half an archive": (lambda run: compress(run / "episodes.csv", 60), "episodes.csv.gz: cut off"),
     "a column missing": (
         lambda run: (run / "episodes.csv").write_text("frame,return,length\n20,1.0,20\n"),
@@ -208,6 +212,7 @@ def test_a_run_without_an_episode_is_refused(tmp_path: Path) -> None:
     ("file", "field"),
     [
         *(("config.json", name) for name in ("num_envs", "time_limits", "seed", "gamma", "epochs")),
+        *(("versions.json", name) for name in ("python", "torch", "numpy")),
         *(("summary.json", name) for name in ("seconds", "frames", "interrupted", "versions")),
     ],
 )
@@ -254,6 +259,7 @@ def test_a_missing_field_is_named(tmp_path: Path, file: str, field: str) -> None
         ("summary.json", "interrupted", "no", "true or false"),
         ("summary.json", "versions", [], "an object"),
         ("versions.json", "torch", 2, "text"),
+        ("versions.json", "numpy", "", "text"),
     ],
 )
 def test_a_field_that_no_run_leaves_is_refused_with_its_rule(
@@ -266,14 +272,6 @@ def test_a_field_that_no_run_leaves_is_refused_with_its_rule(
     said = str(caught.value)
     assert said.startswith(f"{run / file}: {field}=")
     assert said.endswith(f"it must be {rule}; make the run anew, or remove it")
-
-
-def test_the_newest_batch_is_in_use(tmp_path: Path) -> None:
-    table = write_run(tmp_path, "amber") / "iterations.csv"
-    edit_cell(table, 4, "active_0", 0)
-    edit_cell(table, 4, "active_3", 1)
-    with pytest.raises(RunError, match="the newest batch is not in use at frame 500"):
-        read_run(table.parent)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +321,10 @@ def test_a_batch_is_kept_whatever_its_staleness(tmp_path: Path) -> None:
         (4, "minibatch_size", 64, "minibatch_size=64 in row 5, where config.json means 192"),
         (4, "updates", 30, "updates=30 in row 5, where config.json means 10"),
         (0, "drop_factor", 0.1, "drop_factor begins at 0.1, and config.json says 0.25"),
+        (1, "active_2", 0, "active_2=0 in row 2, where each stored batch is 1 or 0"),
+        (4, "active_4", float("nan"), "active_4=nan in row 5, where each stored batch is 1 or 0"),
+        (4, "staleness_1", 99, "staleness_1=99 in row 5, where it is R' - 1"),
+        (4, "importance_ratio_1", -3, "importance_ratio_1=-3 in row 5, where R' is 1 or more"),
     ],
 )
 def test_iterations_that_no_run_logs_are_refused(
@@ -332,6 +334,35 @@ def test_iterations_that_no_run_logs_are_refused(
     edit_cell(table, row, column, value)
     with pytest.raises(RunError, match=re.escape(f"{table}: {message}")):
         read_run(table.parent)
+
+
+@pytest.mark.parametrize(
+    ("moved", "message"),
+    [
+        ({"active_0": 0, "active_3": 1}, "active_0=0 in row 5, where the newest batch is in use"),
+        ({"active_1": 0, "active_3": 1}, "active_1=0 in row 5, where the drop factor decides by"),
+        (
+            {"importance_ratio_2": 1.4, "staleness_2": 0.4},
+            "active_2=1 in row 5, where the drop factor decides by staleness",
+        ),
+    ],
+)
+def test_verdicts_that_their_measurements_contradict_are_refused(
+    tmp_path: Path, moved: dict[str, float], message: str
+) -> None:
+    table = write_run(tmp_path, "amber") / "iterations.csv"
+    for column, value in moved.items():
+        edit_cell(table, 4, column, value)
+    with pytest.raises(RunError, match=re.escape(f"{table}: {message}")):
+        read_run(table.parent)
+
+
+def test_a_resume_without_old_batches_has_no_verdict_on_them(tmp_path: Path) -> None:
+    table = write_run(tmp_path, "amber") / "iterations.csv"
+    for column in ("active", "importance_ratio", "staleness"):
+        edit_cell(table, 4, f"{column}_4", float("nan"))
+    edit(table.with_name("summary.json"), exactness="approximate")
+    assert pd.isna(read_run(table.parent).iterations["active_4"].iloc[4])
 
 
 @pytest.mark.parametrize(
@@ -362,6 +393,7 @@ def test_episodes_that_no_run_logs_are_refused(
         ("active_", "used_", r"no column ['active_batches']"),
         ("active_7", "used_7", "no column active_7, and num_batches=8"),
         ("staleness_0", "age_0", "no column staleness_0, and num_batches=8"),
+        ("staleness_7", "staleness_]", "no column staleness_7, and num_batches=8"),
         ("0.05", "small", "columns ['mean_abs_deviation'] hold something else than numbers"),
     ],
 )
@@ -377,7 +409,7 @@ def test_a_ledger_that_no_run_logs_is_refused(
 def test_more_batches_than_the_configuration_has_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path, "amber")
     edit(run / "config.json", num_batches=7)
-    with pytest.raises(RunError, match="a column active_7, and num_batches=7"):
+    with pytest.raises(RunError, match="a column importance_ratio_7, and num_batches=7"):
         read_run(run)
 
 

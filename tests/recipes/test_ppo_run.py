@@ -116,6 +116,8 @@ def test_every_file_and_column_is_described(
     for name in ("episodes", "iterations", "timing"):
         columns = {re.sub(r"_\d+$", "_A", column) for column in _rows(whole, name)[0]}
         assert described[f"{name}.csv"] == columns
+    summary = json.loads((whole / "summary.json").read_text())
+    assert described["summary.json"] == summary.keys()
     for file in (*smoke[0].iterdir(), whole / "evaluation-*.json"):
         assert f"`{file.name}" in page
     for reason in Reason:

@@ -117,8 +117,9 @@ def test_the_command_line_makes_the_same_run(ppo: ModuleType) -> None:
         (["--seeds"], "seeds is empty: name at least one"),
         (["--setups"], "setups is empty: name at least one"),
         (["--dry-run", "--archive", "published"], "dry_run=True with archive=published"),
+        (["--study", __file__], "is a file: name a directory, or one to be made"),
         (["--tasks", "Pendulum-v9"], "Pendulum-v1"),
-        (["--workers", "2", "--ray-address", "auto"], "leave out one of the two"),
+        (["--workers", "2", "--ray-address", "auto", "--dry-run"], "leave out one of the two"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(
@@ -260,7 +261,7 @@ def test_a_run_of_other_versions_is_not_gone_on_with(
     versions = json.loads((run / "versions.json").read_text())
     (run / "versions.json").write_text(json.dumps(versions | {"torch": "1.0"}))
     code = _main(monkeypatch, *_smoke(study))
-    assert f"{run} was begun under other versions (torch was 1.0, is {torch.__version__})" in code
+    assert f"{run} was made under other versions (torch was 1.0, is {torch.__version__})" in code
     shutil.rmtree(run / "checkpoints")
     assert runs.state(job) == "interrupted"  # and starts anew
 
@@ -326,6 +327,8 @@ def test_what_is_not_finished_goes_on(finished: Any, tmp_path: Path, damage: str
         ("iterations.csv", lambda text: text[:-1], "no whole row of frame 2560: restore it"),
         ("iterations.csv", None, "iterations.csv of a finished run is missing: restore it"),
         ("episodes.csv", None, "episodes.csv of a finished run is missing: restore it"),
+        ("episodes.csv", lambda text: "", "episodes.csv of a finished run has 0 whole rows, and"),
+        ("episodes.csv", lambda text: text[:-1], "whole rows, and summary.json says"),
         ("config.json", None, "and no config.json: restore it"),
         ("config.json", lambda text: "{}", "config.json lacks ['checkpoint_interval'"),
     ],
@@ -469,16 +472,46 @@ def test_a_blank_line_ends_no_study(finished: Any, tmp_path: Path) -> None:
         runs.state(job)
 
 
-def test_two_processes_cannot_make_one_run(finished: Any, tmp_path: Path) -> None:
-    config = dataclasses.replace(finished.config, run_dir=tmp_path)
-    job = dataclasses.replace(finished, config=config)
-    with (tmp_path / "run.lock").open("a") as lock:
+def test_a_run_that_another_process_began_meanwhile_is_left_to_it(
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As where two processes make one study at once: neither saw the other when it looked."""
+    (job,) = _grid(study=tmp_path, smoke=True, compile="off")
+    job.run_dir.mkdir(parents=True)
+    with (job.run_dir / "run.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        problem = runs.make(job)
-    assert problem == (
-        f"RuntimeError: another process is at work in {tmp_path}: wait for it, or end it"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+        assert runs.make(job) is None
+        assert [path.name for path in job.run_dir.iterdir()] == ["run.lock"]
+        looks = iter([False])
+        monkeypatch.setattr(runs, "in_use", lambda job: next(looks, True))
+        assert _main(monkeypatch, *_smoke(tmp_path)) == 1
+    shown = capsys.readouterr().out
+    assert "[1/1] in use      paper/Pendulum-v1/amber-seed0: another process makes it" in shown
+    assert shown.endswith("1 in use\n")
+
+
+def test_no_runs_are_added_to_finished_ones_of_other_versions(
+    finished: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = _copied_study(finished, tmp_path)
+    versions = study / finished.name / "versions.json"
+    made = json.loads(versions.read_text())
+    versions.write_text(json.dumps({n: v for n, v in made.items() if n != "box2d"}))
+    grown = _smoke(study, "amber", "ppo")
+    assert _main(monkeypatch, *grown, "--dry-run") == 0  # as a report takes it
+    versions.write_text(json.dumps(made | {"torch": "1.0"}))
+    assert _main(monkeypatch, *_smoke(study)) == 0  # nothing is added
+    said = f"{versions.parent} was made under other versions (torch was 1.0, is"
+    assert said in _main(monkeypatch, *grown)
+    capsys.readouterr()
+    assert _main(monkeypatch, *grown, "--dry-run") == 1
+    assert f"another: paper/Pendulum-v1/amber-seed0: {said}" in capsys.readouterr().out
 
 
 def test_frames_count_whole_rows_of_this_session(finished: Any, tmp_path: Path) -> None:
