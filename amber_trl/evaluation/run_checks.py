@@ -116,7 +116,8 @@ def _check_ledger(run: Run) -> None:
     # Archived tables have six significant digits.
     _refuse_cell(run, "importance_ratio", ratio < 1 - 1e-5, "R' is 1 or more")
     if run.config["staleness_metric"] == "mean_abs_deviation":
-        apart = np.abs(ratio - 1 - staleness) > 1e-5 * np.abs(ratio)
+        with np.errstate(invalid="ignore"):  # inf, where a frame's ratio overflows
+            apart = np.abs(ratio - 1 - staleness) > 1e-5 * np.abs(ratio)
         _refuse_cell(run, "staleness", apart, "it is R' - 1")
     if run.setup.drop_factor is not None:
         drop = run.iterations[["drop_factor"]].to_numpy(np.float64)

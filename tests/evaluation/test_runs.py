@@ -357,6 +357,13 @@ def test_verdicts_that_their_measurements_contradict_are_refused(
         read_run(table.parent)
 
 
+def test_a_ratio_that_overflows_is_no_contradiction(tmp_path: Path) -> None:
+    table = write_run(tmp_path, "amber") / "iterations.csv"
+    for column in ("importance_ratio_4", "staleness_4"):
+        edit_cell(table, 4, column, float("inf"))
+    assert read_run(table.parent).iterations["staleness_4"].max() == float("inf")
+
+
 def test_a_resume_without_old_batches_has_no_verdict_on_them(tmp_path: Path) -> None:
     table = write_run(tmp_path, "amber") / "iterations.csv"
     for column in ("active", "importance_ratio", "staleness"):
