@@ -7,9 +7,7 @@ Buffer, filter and sampler are those of PPO-AMBER, untouched; the loss is TorchR
 frame by its importance ratio, so an old frame biases the gradient by as much as the actor has moved
 since. The filter bounds that bias, it does not remove it: hence a small drop factor, one pass per
 iteration, and plain A2C as the reference. After 300 000 frames (minutes) of InvertedPendulum-v5,
-seed 0, the last-100 return is 977, that of the reference 1000: no gain to see here. It leaves tables
-and the final policy (`amber-trl evaluate RUN --checkpoint final`); checkpoints and resuming are the
-main recipe's.
+seed 0, the last-100 return is 977, that of the reference 1000: no gain to see here. No checkpoints.
 """
 
 from __future__ import annotations
