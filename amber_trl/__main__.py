@@ -108,7 +108,7 @@ def verify(run: Positional[Path]) -> str:
     Args:
         run: run directory, or a single checkpoint in it.
     """
-    from amber_trl.training import CheckpointError, verify_run
+    from amber_trl.checkpoints import CheckpointError, verify_run
 
     found = verify_run(run)
     said = "\n".join(problem or f"{path}: whole" for path, problem in found)

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import torch
 import tyro
+from ranges import Range, check_fields
 from torchrl.data import Categorical
 from torchrl.objectives import A2CLoss
 from torchrl.objectives.value import GAE
@@ -27,14 +28,8 @@ from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
-from amber_trl.training import (
-    LinearSchedule,
-    Range,
-    RunDirectory,
-    TrainingLog,
-    UpdateStep,
-    check_fields,
-)
+from amber_trl.runs import RunDirectory, TrainingLog
+from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
 

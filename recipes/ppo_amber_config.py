@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-
-from amber_trl.training import Range, check_fields
+from ranges import Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,8 @@ from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 from tqdm import tqdm
 
-from amber_trl.collectors import GymCollector
+from amber_trl.checkpoints import CheckpointError, Checkpoints
+from amber_trl.collectors import CollectionState, GymCollector
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
     EpisodicMinibatchSampler,
@@ -52,19 +53,8 @@ from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
-from amber_trl.training import (
-    CheckpointError,
-    Checkpoints,
-    CollectionState,
-    LinearSchedule,
-    NonFiniteError,
-    PolicyRecord,
-    RunDirectory,
-    StopOnInterrupt,
-    TrainingLog,
-    UpdateStep,
-    should_compile,
-)
+from amber_trl.runs import PolicyRecord, RunDirectory, StopOnInterrupt, TrainingLog
+from amber_trl.training import LinearSchedule, NonFiniteError, UpdateStep, should_compile
 from amber_trl.transforms import ISStalenessFilter
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from typing import Annotated
 import gymnasium
 import numpy as np
 import tyro
+from ranges import Range, check_fields
 from tqdm import tqdm
 
 from amber_trl.envs import TASKS
 from amber_trl.evaluation import paper_task_scores
-from amber_trl.training import Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

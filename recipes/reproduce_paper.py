@@ -49,6 +49,7 @@ from typing import Annotated, Any, Literal
 
 import gymnasium
 import tyro
+from ranges import Range, check_fields
 from study import runs
 from study.archive import archive
 from study.grid import PARTS, Job, Protocol, command_line, jobs
@@ -56,7 +57,7 @@ from study.pools import THREADS, LocalPool, Pool
 from tqdm import tqdm
 
 from amber_trl.envs import make_env
-from amber_trl.training import Range, StopOnInterrupt, check_fields
+from amber_trl.runs import StopOnInterrupt
 
 
 @dataclass(frozen=True, kw_only=True)

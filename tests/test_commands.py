@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from amber_trl.__main__ import main
+from amber_trl.checkpoints import Checkpoints, list_checkpoints
 from amber_trl.modules import categorical_actor, gaussian_actor
-from amber_trl.training import Checkpoints, PolicyRecord, list_checkpoints
+from amber_trl.runs import PolicyRecord
 
 
 @pytest.fixture

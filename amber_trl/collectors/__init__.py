@@ -1,5 +1,6 @@
-"""A faster collector for Gymnasium environments in this process."""
+"""A faster collector for Gymnasium environments in this process, and the state of a collection."""
 
+from amber_trl.collectors.collection import CollectionState
 from amber_trl.collectors.gym_collector import GymCollector
 
-__all__ = ["GymCollector"]
+__all__ = ["CollectionState", "GymCollector"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
 from amber_trl.evaluation.setups import Setup
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from amber_trl.evaluation.figures import learning_curves, scores_by_seed, scores_over
     from amber_trl.evaluation.ledger_figures import active_batches, minibatch_ratios, ratio_by_age
     from amber_trl.evaluation.playing import Played, play
-    from amber_trl.evaluation.policies import Policy, find_policy, load_policy
     from amber_trl.evaluation.references import (
         paper_average_normalized_scores,
         paper_task_scores,
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
 _MODULES = {
     "evaluate": ("evaluate_run",),
     "playing": ("Played", "play"),
-    "policies": ("Policy", "find_policy", "load_policy"),
     "figures": ("learning_curves", "scores_by_seed", "scores_over"),
     "ledger_figures": ("active_batches", "minibatch_ratios", "ratio_by_age"),
     "report": ("plot_runs", "write_report"),
@@ -90,7 +87,6 @@ _EXTRA = ("matplotlib", "pandas", "scipy")
 __all__ = [
     "Estimate",
     "Played",
-    "Policy",
     "Run",
     "RunError",
     "Selection",
@@ -104,15 +100,11 @@ __all__ = [
     "bootstrap",
     "bootstrap_band",
     "evaluate_run",
-    "final_score",
-    "find_policy",
     "find_runs",
     "gaussian_improvement",
     "improvement_table",
     "interquartile_mean",
-    "learning_curve",
     "learning_curves",
-    "load_policy",
     "markdown",
     "mean_score",
     "minibatch_ratios",
@@ -131,7 +123,6 @@ __all__ = [
     "score_table",
     "scores_by_seed",
     "scores_over",
-    "speed_score",
     "tasks_apart",
     "welch_difference",
     "write_report",

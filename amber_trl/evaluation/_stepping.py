@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
 
 from amber_trl.envs import make_env
-from amber_trl.evaluation.policies import Policy
+from amber_trl.runs.policies import Policy
 
 MAX_FRAMES = 100_000
 """Frames after which an episode is taken to have no end."""

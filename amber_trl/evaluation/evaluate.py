@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from amber_trl._provenance import package_versions
 from amber_trl.evaluation._stepping import MAX_FRAMES, check_numbers
 from amber_trl.evaluation.playing import play
-from amber_trl.evaluation.policies import Which, find_policy, load_policy
 from amber_trl.evaluation.video import record_episode
-from amber_trl.training.provenance import package_versions
+from amber_trl.runs.policies import Which, find_policy, load_policy
 
 
 def evaluate_run(
@@ -64,7 +64,8 @@ def evaluate_run(
         >>> import tempfile
         >>> from amber_trl.evaluation import evaluate_run
         >>> from amber_trl.modules import gaussian_actor
-        >>> from amber_trl.training import Checkpoints, PolicyRecord
+        >>> from amber_trl.checkpoints import Checkpoints
+        >>> from amber_trl.runs import PolicyRecord
         >>> arguments = {"observation_size": 3, "action_size": 1}
         >>> policy = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
         >>> with tempfile.TemporaryDirectory() as run_dir:

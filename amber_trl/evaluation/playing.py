@@ -17,7 +17,7 @@ from amber_trl.evaluation._stepping import (
     make_fitting_env,
     step,
 )
-from amber_trl.evaluation.policies import Policy
+from amber_trl.runs.policies import Policy
 
 _COPIES = 8
 
@@ -98,7 +98,8 @@ def play(
         RuntimeError: an episode has not ended after ``max_frames``.
 
     Examples:
-        >>> from amber_trl.evaluation import Policy, play
+        >>> from amber_trl.runs import Policy
+        >>> from amber_trl.evaluation import play
         >>> from amber_trl.modules import gaussian_actor
         >>> policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
         >>> play(policy, episodes=2) == play(policy, episodes=2)

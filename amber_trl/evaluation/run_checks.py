@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from amber_trl._provenance import differences
 from amber_trl.evaluation.run_files import RunError, UnfinishedRunError, table_file
-from amber_trl.training.provenance import differences
 
 if TYPE_CHECKING:
     from amber_trl.evaluation.runs import Run

@@ -23,8 +23,8 @@ from amber_trl.evaluation.run_files import (
     read_versions,
     table_file,
 )
-from amber_trl.evaluation.scores import final_score, learning_curve, speed_score
 from amber_trl.evaluation.setups import Setup
+from amber_trl.runs.scores import final_score, learning_curve, speed_score
 
 _EPISODE_TYPES = {
     "frame": np.int64,

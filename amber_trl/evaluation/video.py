@@ -21,7 +21,7 @@ from amber_trl.evaluation._stepping import (
     make_fitting_env,
     step,
 )
-from amber_trl.evaluation.policies import Policy
+from amber_trl.runs.policies import Policy
 
 
 def record_episode(
@@ -58,7 +58,8 @@ def record_episode(
 
     Examples:
         >>> import tempfile
-        >>> from amber_trl.evaluation import Policy, record_episode
+        >>> from amber_trl.runs import Policy
+        >>> from amber_trl.evaluation import record_episode
         >>> from amber_trl.modules import gaussian_actor
         >>> policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, d
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss, PPOLoss
 
-from amber_trl.transforms.log_prob import keys_read
+from amber_trl._actors import keys_read
 
 __all__ = ["AmberPPOLoss"]
 

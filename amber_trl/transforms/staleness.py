@@ -12,9 +12,7 @@ from torch.distributions import Distribution, Independent, Normal
 from torchrl.data import Composite
 from torchrl.envs import Transform
 
-from amber_trl.functional import check_drop_factor, per_dimension_deviation
-from amber_trl.transforms.ledger import make_ledger
-from amber_trl.transforms.log_prob import (
+from amber_trl._actors import (
     check_evaluable,
     check_one_per_frame,
     device_of,
@@ -23,6 +21,8 @@ from amber_trl.transforms.log_prob import (
     keys_read,
     sum_of_heads,
 )
+from amber_trl.functional import check_drop_factor, per_dimension_deviation
+from amber_trl.transforms.ledger import make_ledger
 from amber_trl.transforms.metrics import OF_LOG_RATIO, StalenessMetric, check_metric
 
 __all__ = ["ISStalenessFilter"]

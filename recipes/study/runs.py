@@ -18,8 +18,8 @@ from typing import Any, Literal
 from ppo_amber_config import resolve, saved_config
 from ppo_amber_mujoco import train
 
-from amber_trl.training import list_checkpoints
-from amber_trl.training.provenance import differences, package_versions
+from amber_trl._provenance import differences, package_versions
+from amber_trl.checkpoints import list_checkpoints
 from study.grid import Job, command_line
 
 LOG = "log.txt"

@@ -33,7 +33,8 @@ from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
 from amber_trl.modules import gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
-from amber_trl.training import RunDirectory, UpdateStep
+from amber_trl.runs import RunDirectory
+from amber_trl.training import UpdateStep
 from throughput.bare import ADAM_EPS, CLIP_EPSILON, LEARNING_RATE, random_problem, time_updates
 from throughput.turns import Clock, Turn, Workload
 

@@ -20,10 +20,11 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.envs import ExplorationType, set_exploration_type
 
+from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.envs import make_env
-from amber_trl.evaluation import Played, Policy, evaluate_run, find_policy, load_policy, play
+from amber_trl.evaluation import Played, evaluate_run, play
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
-from amber_trl.training import CheckpointError, Checkpoints, PolicyRecord, list_checkpoints
+from amber_trl.runs import Policy, PolicyRecord, find_policy, load_policy
 
 _OBSERVATIONS = {"Pendulum-v1": torch.randn(5, 3), "CartPole-v1": torch.randn(5, 4)}
 

@@ -8,14 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from amber_trl.evaluation import (
-    RunError,
-    Study,
-    UnfinishedRunError,
-    final_score,
-    read_study,
-    speed_score,
-)
+from amber_trl.evaluation import RunError, Study, UnfinishedRunError, read_study
+from amber_trl.runs import final_score, speed_score
 from tests.evaluation.runs import BATCH, FRAMES, LENGTH, VERSIONS, edit, write_run, write_study
 
 TASKS = ("Pendulum-v1", "Hopper-v5")

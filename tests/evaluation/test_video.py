@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from amber_trl.evaluation import Policy, record_episode
+from amber_trl.evaluation import record_episode
 from amber_trl.modules import categorical_actor, gaussian_actor
+from amber_trl.runs import Policy
 
 
 @pytest.fixture

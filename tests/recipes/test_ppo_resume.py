@@ -18,7 +18,7 @@ import pytest
 import torch
 from ppo_amber_config import saved_config
 
-from amber_trl.training import list_checkpoints, read_component
+from amber_trl.checkpoints import list_checkpoints, read_component
 from tests.recipes.conftest import RECIPES
 
 _SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")

@@ -20,7 +20,7 @@ import gymnasium
 import pytest
 import torch
 
-from amber_trl.evaluation import final_score, speed_score
+from amber_trl.runs import final_score, speed_score
 from amber_trl.transforms import Reason
 from tests.recipes.conftest import RECIPES
 

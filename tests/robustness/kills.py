@@ -19,7 +19,7 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from amber_trl.training import CheckpointError, list_checkpoints, verify_checkpoint
+from amber_trl.checkpoints import CheckpointError, list_checkpoints, verify_checkpoint
 from tests.robustness.trainings import differences, finish, iterations, short, start
 
 FRAMES = 256

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from amber_trl.training import list_checkpoints, read_component
+from amber_trl.checkpoints import list_checkpoints, read_component
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "ppo_amber_mujoco.py"
 INTERRUPTED = 128 + signal.SIGTERM

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torchrl.modules import ProbabilisticActor
 
+from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
-from amber_trl.training import best_checkpoint, list_checkpoints, read_component
 
 Which = Literal["last", "best", "final"]
 
@@ -27,7 +27,8 @@ class Policy:
         env_id: Gymnasium id of the environment.
 
     Examples:
-        >>> from amber_trl.evaluation import Policy, play
+        >>> from amber_trl.runs import Policy
+        >>> from amber_trl.evaluation import play
         >>> from amber_trl.modules import gaussian_actor
         >>> policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
         >>> play(policy, episodes=2).lengths
@@ -60,9 +61,9 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
 
     Examples:
         >>> import tempfile
-        >>> from amber_trl.evaluation import load_policy
+        >>> from amber_trl.runs import load_policy
         >>> from amber_trl.modules import ObservationNormalizer, gaussian_actor
-        >>> from amber_trl.training import RunDirectory
+        >>> from amber_trl.runs import RunDirectory
         >>> arguments = {"observation_size": 3, "action_size": 1}
         >>> actor = gaussian_actor(**arguments, normalizer=ObservationNormalizer(3))
         >>> saved = {"env_id": "Pendulum-v1", "arguments": arguments, "actor": actor.state_dict()}
@@ -108,7 +109,7 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
 
     Examples:
         >>> import tempfile
-        >>> from amber_trl.evaluation import find_policy
+        >>> from amber_trl.runs import find_policy
         >>> with tempfile.TemporaryDirectory() as run_dir:
         ...     try:
         ...         find_policy(run_dir, "best")

@@ -22,7 +22,7 @@ class Episode(NamedTuple):
         truncated: whether a time limit ended it.
 
     Examples:
-        >>> from amber_trl.training import Episode
+        >>> from amber_trl.runs import Episode
         >>> Episode(200, -1204.5, 200, terminated=False, truncated=True).episode_return
         -1204.5
     """
@@ -57,7 +57,7 @@ class EpisodeRecorder:
     Examples:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from amber_trl.training import EpisodeRecorder
+        >>> from amber_trl.runs import EpisodeRecorder
         >>> done = torch.tensor([[False, True], [False, False]])[..., None]
         >>> batch = TensorDict(
         ...     {"next": {"reward": torch.ones(2, 2, 1), "done": done, "terminated": done}}, [2, 2]

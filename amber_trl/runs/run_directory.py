@@ -19,9 +19,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from amber_trl.training._table import Table
-from amber_trl.training.episodes import Episode
-from amber_trl.training.provenance import package_versions
+from amber_trl._provenance import package_versions
+from amber_trl.runs._table import Table
+from amber_trl.runs.episodes import Episode
 
 _EPISODE_COLUMNS = ("frame", "return", "length", "terminated", "truncated")
 _LEDGER_COLUMNS = (
@@ -71,7 +71,7 @@ class RunDirectory:
 
     Examples:
         >>> import tempfile
-        >>> from amber_trl.training import Episode, RunDirectory
+        >>> from amber_trl.runs import Episode, RunDirectory
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     with RunDirectory(f"{parent}/run") as run:
         ...         run.write_config({"seed": 1})

@@ -27,7 +27,7 @@ class PolicyRecord:
 
     Examples:
         >>> from amber_trl.modules import gaussian_actor
-        >>> from amber_trl.training import PolicyRecord
+        >>> from amber_trl.runs import PolicyRecord
         >>> arguments = {"observation_size": 3, "action_size": 1}
         >>> record = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
         >>> sorted(record.state_dict())

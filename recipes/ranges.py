@@ -16,7 +16,7 @@ class Range:
         infinite: whether infinity is in range.
 
     Examples:
-        >>> from amber_trl.training import Range
+        >>> from ranges import Range
         >>> 0 in Range(0, 1), 0 in Range(0, 1, above=True), float("nan") in Range(0)
         (True, False, False)
         >>> print(Range(0, 1, above=True))
@@ -54,7 +54,7 @@ def check_fields(config: Any) -> None:
     Examples:
         >>> from dataclasses import dataclass
         >>> from typing import Annotated
-        >>> from amber_trl.training import Range, check_fields
+        >>> from ranges import Range, check_fields
         >>> @dataclass(frozen=True)
         ... class Config:
         ...     gamma: Annotated[float, Range(0, 1)] = 0.99

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from amber_trl.training import (
+from amber_trl.checkpoints import (
     CheckpointError,
     Checkpoints,
     best_checkpoint,
@@ -27,7 +27,7 @@ from amber_trl.training import (
     verify_checkpoint,
     verify_run,
 )
-from tests.training.checkpointed import Learner, stepped
+from tests.checkpoints.checkpointed import Learner, stepped
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from amber_trl.training._checkpoint_listing import best_of, list_checkpoints, order
-from amber_trl.training.provenance import differences, machine, package_versions
+from amber_trl._provenance import differences, machine, package_versions
+from amber_trl.checkpoints._listing import best_of, list_checkpoints, order
 
 _MANIFEST, _DIGEST = "manifest.json", "manifest.sha256"
 _FORMAT = 1
@@ -25,7 +25,7 @@ class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, read or loaded; the message names the file and says why.
 
     Examples:
-        >>> from amber_trl.training import CheckpointError, verify_checkpoint
+        >>> from amber_trl.checkpoints import CheckpointError, verify_checkpoint
         >>> try:
         ...     verify_checkpoint("nowhere/000000002048")
         ... except CheckpointError as error:
@@ -43,7 +43,7 @@ class FileRecord:
         sha256: its SHA-256, in hexadecimal digits.
 
     Examples:
-        >>> from amber_trl.training import FileRecord
+        >>> from amber_trl.checkpoints import FileRecord
         >>> FileRecord(3, "ab" * 32).size
         3
     """
@@ -70,7 +70,7 @@ class Manifest:
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import Checkpoints, verify_checkpoint
+        >>> from amber_trl.checkpoints import Checkpoints, verify_checkpoint
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
         ...     manifest = verify_checkpoint(checkpoints.save(2048, score=-3.5))
@@ -150,7 +150,7 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import CheckpointError, Checkpoints, verify_checkpoint
+        >>> from amber_trl.checkpoints import CheckpointError, Checkpoints, verify_checkpoint
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     path = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)}).save(8, score=None)
         ...     file = path / verify_checkpoint(path).components["actor"]
@@ -198,7 +198,7 @@ def read_component(
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import Checkpoints, read_component
+        >>> from amber_trl.checkpoints import Checkpoints, read_component
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     path = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)}).save(8, score=None)
         ...     state = read_component(path, "actor")
@@ -234,7 +234,7 @@ def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import Checkpoints, best_checkpoint
+        >>> from amber_trl.checkpoints import Checkpoints, best_checkpoint
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
         ...     for frames, score in ((2048, 5.0), (4096, None), (6144, -1.0), (8192, 2.0)):

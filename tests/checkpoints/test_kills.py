@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.checkpointed import stepped
+from tests.checkpoints.checkpointed import stepped
 
 ROOT = Path(__file__).parents[2]
 KILLS = 20
@@ -25,7 +25,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     _, fingerprints = stepped(saved, 2)
     shared = Path("/dev/shm")  # what a kill leaves in memory is the same, and faster
     scratch = tempfile.mkdtemp(dir=shared if shared.is_dir() else saved.parent)
-    words = ["-W", "ignore", "-m", "tests.training.killed_saves", str(saved), scratch, str(KILLS)]
+    words = [
+        "-W",
+        "ignore",
+        "-m",
+        "tests.checkpoints.killed_saves",
+        str(saved),
+        scratch,
+        str(KILLS),
+    ]
     try:
         run = subprocess.run(
             [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=900

@@ -1,6 +1,6 @@
 """Kills processes that save checkpoints, and looks at what they leave; run as a program.
 
-    python -m tests.training.killed_saves SAVED SCRATCH KILLS
+    python -m tests.checkpoints.killed_saves SAVED SCRATCH KILLS
 
 It first restores what was saved in SAVED. Then it kills at each fsync, rename, new directory and
 removal of two saves, and at KILLS random times, in directories below SCRATCH, and prints what it found as JSON. It forks, so
@@ -24,8 +24,8 @@ from typing import Any, TextIO
 
 import torch
 
-from amber_trl.training import verify_run
-from tests.training.checkpointed import Learner
+from amber_trl.checkpoints import verify_run
+from tests.checkpoints.checkpointed import Learner
 
 _RENAMES = ("rename", "replace")
 _CALLS = (*_RENAMES, "fsync", "mkdir", "unlink", "rmdir")

@@ -25,7 +25,7 @@ class StopOnInterrupt:
 
     Examples:
         >>> import signal
-        >>> from amber_trl.training import StopOnInterrupt
+        >>> from amber_trl.runs import StopOnInterrupt
         >>> with StopOnInterrupt() as stop:
         ...     for iteration in range(10):
         ...         if iteration == 3:

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from amber_trl.training import Episode, RunDirectory
+from amber_trl.runs import Episode, RunDirectory
 
 _COLUMNS = ("importance_ratio", "staleness", "kl", "ess", "num_capped", "num_non_finite")
 

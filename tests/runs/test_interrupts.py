@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from amber_trl._compiler import shielded_children
-from amber_trl.training import StopOnInterrupt
+from amber_trl.runs import StopOnInterrupt
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 from torchrl.collectors import BaseCollector
 from torchrl.envs import EnvBase
 
-from amber_trl.collectors import GymCollector
+from amber_trl.collectors.gym_collector import GymCollector
 from amber_trl.envs import SimulatorState
 
 
@@ -28,7 +28,7 @@ class CollectionState:
         >>> from amber_trl.collectors import GymCollector
         >>> from amber_trl.envs import make_env
         >>> from amber_trl.modules import gaussian_actor
-        >>> from amber_trl.training import CollectionState
+        >>> from amber_trl.collectors import CollectionState
         >>> actor = gaussian_actor(observation_size=3, action_size=1)
         >>> def begin():
         ...     env = make_env("Pendulum-v1", num_envs=2, seed=0)

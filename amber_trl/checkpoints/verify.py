@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from amber_trl.training._checkpoint_files import CheckpointError, verify_checkpoint
-from amber_trl.training._checkpoint_listing import list_checkpoints, order
+from amber_trl.checkpoints._files import CheckpointError, verify_checkpoint
+from amber_trl.checkpoints._listing import list_checkpoints, order
 
 CHECKPOINTS = "checkpoints"
 """Where a run directory keeps its checkpoints."""
@@ -27,7 +27,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> list[tuple[Path, str | None]]
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import Checkpoints, verify_run
+        >>> from amber_trl.checkpoints import Checkpoints, verify_run
         >>> with tempfile.TemporaryDirectory() as run_dir:
         ...     component = {"actor": torch.nn.Linear(2, 1)}
         ...     path = Checkpoints(f"{run_dir}/checkpoints", component).save(2048, score=None)

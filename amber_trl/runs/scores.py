@@ -26,7 +26,7 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
             order of frames.
 
     Examples:
-        >>> from amber_trl.evaluation import final_score
+        >>> from amber_trl.runs import final_score
         >>> final_score([200, 400], [-1000.0, -500.0])
         -750.0
     """
@@ -57,7 +57,7 @@ def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames:
             length, are not one-dimensional, or are not in the order of frames.
 
     Examples:
-        >>> from amber_trl.evaluation import speed_score
+        >>> from amber_trl.runs import speed_score
         >>> speed_score([10, 25], [1.0, 3.0], every=10, total_frames=30)  # 1, 1, 2
         1.3333333333333333
     """
@@ -89,7 +89,7 @@ def learning_curve(
             length, are not one-dimensional, or are not in the order of frames.
 
     Examples:
-        >>> from amber_trl.evaluation import learning_curve
+        >>> from amber_trl.runs import learning_curve
         >>> points, curve = learning_curve([10, 25], [1.0, 3.0], every=10, total_frames=30)
         >>> points.tolist(), curve.tolist()
         ([10, 20, 30], [1.0, 1.0, 2.0])

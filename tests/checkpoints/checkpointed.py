@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 
-from amber_trl.training import Checkpoints
+from amber_trl.checkpoints import Checkpoints
 
 
 class Counter:

@@ -11,9 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from tqdm import tqdm
 
-from amber_trl.evaluation import final_score, speed_score
-from amber_trl.training.episodes import Episode, EpisodeRecorder
-from amber_trl.training.run_directory import RunDirectory
+from amber_trl.runs.episodes import Episode, EpisodeRecorder
+from amber_trl.runs.run_directory import RunDirectory
+from amber_trl.runs.scores import final_score, speed_score
 
 
 class TrainingLog:
@@ -38,7 +38,7 @@ class TrainingLog:
         >>> import tempfile
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from amber_trl.training import RunDirectory, TrainingLog
+        >>> from amber_trl.runs import RunDirectory, TrainingLog
         >>> done = torch.tensor([[False, True]])[..., None]
         >>> batch = TensorDict(
         ...     {"next": {"reward": torch.ones(1, 2, 1), "done": done, "terminated": done}}, [1, 2]

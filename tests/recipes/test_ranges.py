@@ -3,8 +3,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import pytest
-
-from amber_trl.training import Range, check_fields
+from ranges import Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from amber_trl.training._checkpoint_files import (
+from amber_trl._provenance import machine, package_versions
+from amber_trl.checkpoints._disk import sync, sync_tree
+from amber_trl.checkpoints._files import (
     CheckpointError,
     Manifest,
     describe_files,
@@ -23,10 +25,8 @@ from amber_trl.training._checkpoint_files import (
     verify_checkpoint,
     write_manifest,
 )
-from amber_trl.training._checkpoint_listing import best_of, list_checkpoints, order
-from amber_trl.training._checkpoint_states import check_space, write_states
-from amber_trl.training._disk import sync, sync_tree
-from amber_trl.training.provenance import machine, package_versions
+from amber_trl.checkpoints._listing import best_of, list_checkpoints, order
+from amber_trl.checkpoints._states import check_space, write_states
 
 _logger = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"\.(stage|trash)-[\d-]+-[0-9a-f]{32}")
@@ -45,7 +45,7 @@ class Restored:
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import Checkpoints
+        >>> from amber_trl.checkpoints import Checkpoints
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
         ...     path = checkpoints.save(2048, score=None)
@@ -96,7 +96,7 @@ class Checkpoints:
         >>> import tempfile
         >>> import torch
         >>> from torchrl.checkpoint import GlobalRNGState
-        >>> from amber_trl.training import Checkpoints
+        >>> from amber_trl.checkpoints import Checkpoints
         >>> actor, generators = torch.nn.Linear(2, 1), GlobalRNGState()
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     checkpoints = Checkpoints(directory, {"actor": actor, "generators": generators})

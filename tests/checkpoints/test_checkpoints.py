@@ -15,8 +15,7 @@ from tensordict import TensorDict
 from torch import nn
 from torchrl.checkpoint import Checkpoint, GlobalRNGState
 
-from amber_trl.data import MultiBatchReplayBuffer
-from amber_trl.training import (
+from amber_trl.checkpoints import (
     CheckpointError,
     Checkpoints,
     best_checkpoint,
@@ -25,7 +24,8 @@ from amber_trl.training import (
     verify_checkpoint,
     verify_run,
 )
-from tests.training.checkpointed import Learner, stepped
+from amber_trl.data import MultiBatchReplayBuffer
+from tests.checkpoints.checkpointed import Learner, stepped
 
 
 def _names(directory: Path) -> list[str]:

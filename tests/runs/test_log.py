@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from amber_trl.training import RunDirectory, TrainingLog
+from amber_trl.runs import RunDirectory, TrainingLog
 
 
 def _batch(reward: float, done: bool) -> TensorDict:

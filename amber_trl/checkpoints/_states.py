@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
 
-from amber_trl.training._checkpoint_files import CheckpointError
+from amber_trl.checkpoints._files import CheckpointError
 
 _STATE = "state"
 _MARGIN = 8 * 2**20  # bytes left for file formats, the manifest and the logs beside

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from amber_trl.evaluation import final_score, speed_score
+from amber_trl.runs import final_score, speed_score
 
 
 def test_final_is_the_mean_of_the_last_hundred() -> None:

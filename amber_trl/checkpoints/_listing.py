@@ -26,7 +26,7 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from amber_trl.training import Checkpoints, list_checkpoints
+        >>> from amber_trl.checkpoints import Checkpoints, list_checkpoints
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
         ...     for frames in (2048, 4096, 6144):
