@@ -58,7 +58,7 @@ def test_a_child_started_in_the_shield_outlives_an_interrupt() -> None:
 
 def test_sigterm_asks_first_and_the_second_ends_the_process() -> None:
     program = (
-        "import signal; from amber_trl.training import StopOnInterrupt\n"
+        "import signal; from amber_trl.runs import StopOnInterrupt\n"
         "with StopOnInterrupt() as stop:\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "    print(stop.signal.name, flush=True)\n"
