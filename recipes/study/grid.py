@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ppo_amber_config import Config, resolve
 
 from amber_trl.envs import TASKS
-from amber_trl.evaluation import Setup
+from study.setups import Setup
 
 Protocol = Literal["default", "paper"]
 
@@ -119,7 +119,7 @@ def jobs(
 
     Args:
         study: directory in which each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, SETUP being
-            the name that :class:`amber_trl.evaluation.Setup` gives it.
+            the name that :class:`study.setups.Setup` gives it.
         parts: in the order in which they are to be made.
         seeds: of every task and setup.
         common: options that all runs share.

@@ -1,0 +1,163 @@
+"""What the study compares: setups, their names, and the pairs of them that a page sets side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+_CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
+_NUM_BATCHES = {"ppo": 1, "amber": 8}
+_DROP_FACTOR = 0.25
+_LEARNING_RATE = 3e-4
+_CONTROL = "ppo_clip0.4"
+"""PPO with AMBER's clip range: what AMBER is wherever it uses the newest batch alone."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """An algorithm, and those of its parameters that the study varies.
+
+    Args:
+        method: ``ppo``, ``mber`` or ``amber``.
+        num_batches: ``L``, batches kept.
+        clip_epsilon: clip range at the start of training.
+        drop_factor: staleness beyond which a batch is not used, at the start; only ``amber`` has one.
+        scale_minibatch: whether minibatches grow with the batches in use.
+        minibatches: ``uniform`` or ``episodic``.
+        learning_rate: step size at the start.
+    """
+
+    method: str
+    num_batches: int
+    clip_epsilon: float
+    drop_factor: float | None = None
+    scale_minibatch: bool = True
+    minibatches: str = "uniform"
+    learning_rate: float = _LEARNING_RATE
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Setup:
+        """The setup of a run, from the contents of its ``config.json``.
+
+        Raises:
+            KeyError: if a field is missing.
+            ValueError: if the method is unknown.
+        """
+        if config["setup"] not in _CLIP_EPSILON:
+            raise ValueError(f"setup={config['setup']!r}: choose from {list(_CLIP_EPSILON)}")
+        drop = config["drop_factor"]
+        return cls(
+            config["setup"],
+            config["num_batches"],
+            config["clip_epsilon"],
+            None if drop is None else float(drop),
+            config["scale_minibatch"],
+            config["minibatches"],
+            config["learning_rate"],
+        )
+
+    @property
+    def name(self) -> str:
+        """The method and what differs from its default, such as ``amber_drop0.1``."""
+        parts = [self.method]
+        if self.num_batches != _NUM_BATCHES.get(self.method):
+            parts.append(f"l{self.num_batches}")
+        if self.clip_epsilon != _CLIP_EPSILON[self.method]:
+            parts.append(f"clip{_short(self.clip_epsilon)}")
+        if self.drop_factor not in (None, _DROP_FACTOR):
+            parts.append(f"drop{_short(self.drop_factor)}")
+        if not self.scale_minibatch:
+            parts.append("m64")
+        if self.minibatches != "uniform":
+            parts.append(self.minibatches)
+        if self.learning_rate != _LEARNING_RATE:
+            parts.append(f"lr{_scientific(self.learning_rate)}")
+        return "_".join(parts)
+
+    @property
+    def paper_family(self) -> str | None:
+        """Its column in the paper's tables of average normalised scores; None if it has none."""
+        plain = Setup(self.method, self.num_batches, self.clip_epsilon, self.drop_factor)
+        lengths = {"ppo": (1,), "mber": (2, 4, 6, 8), "amber": (8,)}
+        if self != plain or self.num_batches not in lengths[self.method]:
+            return None
+        return f"mber_l{self.num_batches}" if self.method == "mber" else self.method
+
+    @property
+    def paper_name(self) -> str | None:
+        """Its column in the paper's tables of scores by task; None if it has none."""
+        return self.paper_family if self == self.default else None
+
+    @property
+    def default(self) -> Setup:
+        """The setup of this method and number of batches with everything else at its default."""
+        drop_factor = _DROP_FACTOR if self.method == "amber" else None
+        return Setup(self.method, self.num_batches, _CLIP_EPSILON[self.method], drop_factor)
+
+    @property
+    def ablated_from(self) -> Setup | None:
+        """The setup that it is an ablation of: with scaled and uniform minibatches."""
+        whole = replace(self, scale_minibatch=True, minibatches="uniform")
+        return None if whole == self else whole
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Sorts setups as tables show them: ppo, mber by length, amber; defaults first."""
+        methods = list(_CLIP_EPSILON)
+        return methods.index(self.method), self.num_batches, self != self.default, self.name
+
+
+def main_setups(setups: Mapping[str, Setup]) -> list[str]:
+    """The setups of the main comparison: ppo and amber, or all of them if neither is there."""
+    return [name for name in ("ppo", "amber") if name in setups] or list(setups)
+
+
+def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
+    """Pairs of setups; a page compares the first of each with the second."""
+    found = [("amber", "ppo"), ("amber", _CONTROL), (_CONTROL, "ppo")]
+    for name, setup in setups.items():
+        if setup.method == "mber" and setup == setup.default:
+            found.append((name, "ppo"))
+        if (whole := setup.ablated_from) is not None:
+            found.append((whole.name, name))
+        if setup.learning_rate != setup.default.learning_rate:
+            if setup.method == "amber":
+                found.append((name, name.replace("amber", "ppo", 1)))
+            found.append((name, setup.default.name))
+    return [(one, other) for one, other in found if one in setups and other in setups]
+
+
+def swept(
+    names: Sequence[str], setups: Mapping[str, Setup], parameter: str
+) -> dict[str, list[str]]:
+    """Setups that differ only in one parameter, by the name that the paper's tables give them.
+
+    Args:
+        names: setups to choose from.
+        setups: the setups by name.
+        parameter: ``clip_epsilon`` or ``drop_factor``.
+
+    Returns:
+        By family, the names in the order of the parameter; families of one are left out.
+    """
+    families: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):
+        default = setups[name].default
+        changed: dict[str, Any] = {parameter: getattr(default, parameter)}
+        family = setups[name].paper_family
+        if family and replace(setups[name], **changed) == default:
+            families.setdefault(family, []).append(name)
+    return {family: found for family, found in families.items() if len(found) > 1}
+
+
+def _scientific(value: float) -> str:
+    digits, _, exponent = np.format_float_scientific(value).partition("e")
+    return f"{_short(float(digits))}e{int(exponent)}"
+
+
+def _short(value: float | None) -> str:
+    """As short as it can be without being another number's."""
+    return str(value).removesuffix(".0")
