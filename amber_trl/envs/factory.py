@@ -1,5 +1,7 @@
 """Vectorised Gymnasium environments for TorchRL."""
 
+from __future__ import annotations
+
 import difflib
 import importlib
 import warnings
@@ -30,7 +32,7 @@ def make_env(
     clip_actions: bool | None = None,
     wrappers: Sequence[Callable[[Any], Any]] = (),
     **env_kwargs: Any,
-) -> GymWrapper:
+) -> SyncGymWrapper:
     """Makes copies of a Gymnasium environment that step together in this process.
 
     The copies run in one ``gymnasium.vector.SyncVectorEnv`` that never resets on its own:
@@ -65,7 +67,7 @@ def make_env(
         **env_kwargs: passed to ``gymnasium.make``, such as ``max_episode_steps``.
 
     Returns:
-        A ``torchrl.envs.GymWrapper`` of batch size ``[num_envs]``, also for one copy.
+        A :class:`SyncGymWrapper` of batch size ``[num_envs]``, also for one copy.
 
     Raises:
         ValueError: the id is unknown (close ones are named); ``num_envs`` or ``seed`` is out of
@@ -88,11 +90,20 @@ def make_env(
     with _without_inevitable_warnings():
         copies = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     copies.reset(seed=_first_seed(seed))
-    return _VectorEnv(copies, categorical_action_encoding=True, device=device)
+    return SyncGymWrapper(copies, categorical_action_encoding=True, device=device)
 
 
-class _VectorEnv(GymWrapper):
-    """Resets also on other devices than the CPU, and a TensorDict without ``_reset``."""
+class SyncGymWrapper(GymWrapper):
+    """A ``GymWrapper`` over copies that step together in this process, as :func:`make_env` gives it.
+
+    It differs from TorchRL's in its resets only: they work on devices other than the CPU, and from
+    a TensorDict without ``_reset``.
+
+    Example:
+        >>> from amber_trl.envs import SyncGymWrapper, make_env
+        >>> isinstance(make_env("Pendulum-v1", num_envs=2), SyncGymWrapper)
+        True
+    """
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
