@@ -98,9 +98,7 @@ def train(config: Config) -> dict[str, Any]:
             normalizer.update(batch["observation"])
             replay.extend(advantage(batch.copy()))
             ledger = replay.refresh()
-            stored = replay.storage[:]
-            metrics = update.epoch(stored, replay.epoch())
-            update.raise_if_nonfinite(stored, replay.age)
+            metrics = update.epoch(replay)
             frames += batch.numel()
             log.iteration(batch, annealed, metrics, ledger)
         collector.shutdown()

@@ -310,11 +310,7 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
             log.lap("prepare")
             ledger = replay.refresh()
             log.lap("refresh")
-            stored, age = replay.storage[:], replay.age
-            epochs = []
-            for _ in range(config.epochs):
-                epochs.append(update.epoch(stored, replay.epoch()))
-                update.raise_if_nonfinite(stored, age)
+            epochs = [update.epoch(replay) for _ in range(config.epochs)]
             if config.collector == "fast":
                 collector.update_policy_weights_(actor)  # it may act by a copy
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 _MAX_REMEMBERED = 4096
@@ -12,28 +14,44 @@ class NonFiniteError(ArithmeticError):
     """A loss or gradient was not finite; parameters and optimiser state are as before it.
 
     Attributes:
-        update: which update it was, counted from 0 since the flag was last found or made clear.
-        index: the rows that its minibatch was gathered from, ``[rows]``, where known, or None.
-        cause: what was not finite and where, in words, or None where that was not looked for.
+        update: the number of the update, counted from 0 since the last check.
+        rows: the rows of its minibatch in what it was gathered from, ``[rows]``, or None where that
+            is not known.
+        ages: the ages of the batches that these rows belong to, ascending, or None where they are
+            not known.
 
     Examples:
         >>> from amber_trl.training import NonFiniteError
-        >>> NonFiniteError(3, None).update
+        >>> NonFiniteError(3).update
         3
     """
 
-    def __init__(self, update: int, index: torch.Tensor | None, cause: str | None = None) -> None:
-        self.update = update
-        self.index = index
-        self.cause = cause
-        rows = "" if index is None else f" (its minibatch: rows {_shown(index)})"
-        found = "Look for non-finite or huge values in those rows" if cause is None else cause
+    def __init__(
+        self, update: int, rows: torch.Tensor | None = None, ages: Sequence[int] | None = None
+    ) -> None:
+        self.update, self.rows, self.ages = update, rows, ages
+        where = "" if rows is None else f" on rows {_shown(rows)}"
+        if ages is not None:
+            where += f" of batches of age {', '.join(map(str, ages))}"
         super().__init__(
             f"the loss or a gradient of update {update} since the last check was not finite"
-            f"{rows}: parameters and optimizer state are those before it, and every later update "
-            f"was skipped. {found}; lower the learning rate or set max_grad_norm if values are "
-            "huge; clear_nonfinite() lets training go on"
+            f"{where}. Parameters and optimizer state are those before it, and every later update "
+            "was skipped. Look for huge values in its minibatch, lower the learning rate, or set "
+            "max_grad_norm; clear_nonfinite() lets training go on"
         )
+
+    def with_ages(self, batch_age: torch.Tensor, frames: int) -> NonFiniteError:
+        """The same error, with the ages of the rows' batches.
+
+        Args:
+            batch_age: age of each stored batch, int64 ``[batches]``.
+            frames: rows stored, which the batches share equally.
+        """
+        if self.rows is None:
+            return self
+        batches = (self.rows // (frames // len(batch_age))).unique()
+        ages = sorted(batch_age.to(batches.device)[batches].tolist())
+        return NonFiniteError(self.update, self.rows, ages)
 
 
 def _shown(index: torch.Tensor) -> str:

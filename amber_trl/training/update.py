@@ -5,15 +5,27 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable
+from typing import Any, Protocol
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives import LossModule
 
 from amber_trl.training._compiled import CompiledStep
-from amber_trl.training._diagnosis import find_cause
 from amber_trl.training._eager import EagerStep
-from amber_trl.training._guard import NonFiniteError, NonFiniteGuard
+from amber_trl.training._guard import NonFiniteGuard
+
+
+class _Replay(Protocol):
+    """What an epoch reads of a buffer; :class:`~amber_trl.data.MultiBatchReplayBuffer` has it."""
+
+    @property
+    def storage(self) -> Any: ...
+
+    @property
+    def age(self) -> torch.Tensor: ...
+
+    def epoch(self) -> Iterable[torch.Tensor]: ...
 
 
 class UpdateStep:
@@ -64,6 +76,7 @@ class UpdateStep:
         >>> from tensordict import TensorDict
         >>> from tensordict.nn import TensorDictModule
         >>> from torchrl.objectives import LossModule
+        >>> from amber_trl.data import MultiBatchReplayBuffer
         >>> class Regression(LossModule):
         ...     def __init__(self, network):
         ...         super().__init__()
@@ -82,10 +95,10 @@ class UpdateStep:
             batch_size=torch.Size([]),
             device=None,
             is_shared=False)
-        >>> metrics = update.epoch(frames, torch.randperm(8).split(4))
-        >>> metrics["loss_fit"].shape
+        >>> replay = MultiBatchReplayBuffer(num_batches=2, frames_per_batch=8, minibatch_size=4)
+        >>> index = replay.extend(frames)
+        >>> update.epoch(replay)["loss_fit"].shape
         torch.Size([2])
-        >>> update.raise_if_nonfinite()
     """
 
     def __init__(
@@ -131,59 +144,58 @@ class UpdateStep:
         """
         return self._step.step(minibatch, minibatch.get("index", None))
 
-    def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:
-        """Takes one step per index tensor, on the rows of ``stored`` that it names.
+    def epoch(self, replay: _Replay) -> TensorDict:
+        """Makes every update of one fresh epoch over a buffer.
 
-        The same as calling the step with ``stored[index]`` for each, but a compiled step gathers
-        inside its graph, and what Python does per minibatch it does once.
+        The same updates, bit for bit, as ``for minibatch in replay: update(minibatch)``, but a
+        compiled step gathers each minibatch inside its graph, and Python's share of the work is
+        done once per epoch. Waits for the device once, at the end.
 
         Args:
-            stored: the frames to draw from, ``[frames]``, with the keys that the loss reads.
-            indices: rows of ``stored``, one int64 tensor ``[rows]`` per minibatch.
+            replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or anything whose
+                ``storage[:]`` gives the stored frames ``[frames]``, whose ``epoch()`` gives the
+                rows of each minibatch, int64 ``[rows]``, and whose ``age`` is that of each stored
+                batch, int64 ``[batches]``.
 
         Returns:
-            the entries that calling the step returns, with batch size ``[updates]``.
+            what calling the step returns, for each update, with batch size ``[updates]``.
 
         Raises:
-            ValueError: if ``indices`` is empty, or what calling the step raises.
+            TypeError: if ``replay`` has no ``epoch()``.
+            NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The
+                error names the rows of the minibatch and the ages of their batches.
         """
-        return self._step.epoch(stored, indices)
+        if not hasattr(replay, "epoch"):
+            raise TypeError(
+                f"replay is a {type(replay).__name__}, which has no epoch(): give a "
+                "MultiBatchReplayBuffer, or call the step with each minibatch"
+            )
+        self.raise_if_nonfinite()
+        indices = replay.epoch()
+        stored = replay.storage[:]  # a view: nothing is copied
+        metrics = self._step.epoch(stored, indices)
+        if (error := self._guard.error()) is not None:
+            raise error.with_ages(replay.age, len(stored))
+        return metrics
 
     @property
     def nonfinite(self) -> torch.Tensor:
         """Whether updates are being skipped, boolean, ``[]``, on the loss's device."""
         return self._guard.raised
 
-    def raise_if_nonfinite(
-        self, stored: TensorDictBase | None = None, batch_age: torch.Tensor | None = None
-    ) -> None:
+    def raise_if_nonfinite(self) -> None:
         """Raises if a loss or gradient was not finite; waits for the device.
 
-        To be called once per epoch; where that is forgotten, the step raises by itself, after 4096
-        updates at the latest. After it has raised, updates are still skipped until
-        :meth:`clear_nonfinite` is called.
-
-        Args:
-            stored: what the minibatches were gathered from, ``[frames]``. If given, the first
-                minibatch that failed is evaluated again, at the parameters that it met, to say
-                in the error which quantity and which frame was not finite.
-            batch_age: age of each of the batches that ``stored`` consists of, int64 ``[batches]``
-                (``MultiBatchReplayBuffer.age``), for the error to name the frame's.
+        :meth:`epoch` does this by itself. A loop that calls the step with minibatches should do it
+        once per epoch; where that is forgotten, the step raises after 4096 updates at the latest.
+        Updates are skipped until :meth:`clear_nonfinite` is called.
 
         Raises:
-            NonFiniteError: with the update's number since the last check, the rows of its
-                minibatch, and what was found in them.
+            NonFiniteError: with the number of the update since the last check, and the rows of its
+                minibatch.
         """
-        error = self._guard.error()
-        if error is None:
-            return
-        if stored is None or error.index is None:
+        if (error := self._guard.error()) is not None:
             raise error
-        cause = find_cause(self._loss, stored[error.index])
-        found = f"What is not finite: {cause.quantity}"
-        if cause.row is not None:
-            found += f", {_place(int(error.index[cause.row]), len(stored), batch_age)}"
-        raise NonFiniteError(error.update, error.index, found)
 
     def clear_nonfinite(self) -> None:
         """Lets updates be applied again after one that was not finite."""
@@ -195,14 +207,6 @@ class UpdateStep:
             f"optimizer={type(self._optimizer).__name__}, max_grad_norm={self._max_grad_norm}, "
             f"compile={self.compiled})"
         )
-
-
-def _place(row: int, rows: int, batch_age: torch.Tensor | None) -> str:
-    if batch_age is None:
-        return f"row {row}"
-    frames = rows // len(batch_age)
-    age = int(batch_age[row // frames])
-    return f"row {row}: frame {row % frames} of the batch of age {age}"
 
 
 def _validate(

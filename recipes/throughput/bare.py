@@ -127,7 +127,7 @@ def update(work: Workload, turn: Turn, *, compile: bool) -> None:
     time_updates(work, turn, epoch)
 
 
-def time_updates(work: Workload, turn: Turn, epoch: Callable[[tuple[Tensor, ...]], None]) -> None:
+def time_updates(work: Workload, turn: Turn, epoch: Callable[[tuple[Tensor, ...]], object]) -> None:
     """Reports the seconds of one update, by the number of batches in use."""
     clock = Clock()
     while True:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import gymnasium
 import ppo_amber_mujoco as ppo
 import torch
 from ppo_amber_config import Config, EffectiveConfig, resolve
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.collectors import Collector
 from torchrl.data import (
@@ -117,6 +119,23 @@ def collect_on_device(work: Workload, turn: Turn, *, num_envs: int) -> None:
         turn()
 
 
+@dataclass
+class _Drawn:
+    """Frames whose minibatches are drawn, in place of a buffer."""
+
+    storage: TensorDictBase
+    indices: tuple[Tensor, ...]
+
+    @property
+    def age(self) -> Tensor:
+        """All frames are one batch."""
+        return torch.zeros(1, dtype=torch.int64)
+
+    def epoch(self) -> tuple[Tensor, ...]:
+        """The rows of each minibatch."""
+        return self.indices
+
+
 def update(work: Workload, turn: Turn, *, compile: bool) -> None:
     """The library's update step on stored frames, by minibatch size."""
     actor, critic, stored = random_problem(work)
@@ -124,11 +143,7 @@ def update(work: Workload, turn: Turn, *, compile: bool) -> None:
     adam = torch.optim.Adam(loss.parameters(), lr=LEARNING_RATE, eps=ADAM_EPS)
     step = UpdateStep(loss, adam, compile=compile)
 
-    def epoch(indices: tuple[Tensor, ...]) -> None:
-        step.epoch(stored, indices)
-        step.raise_if_nonfinite()
-
-    time_updates(work, turn, epoch)
+    time_updates(work, turn, lambda indices: step.epoch(_Drawn(stored, indices)))
 
 
 def stock_torchrl(work: Workload, turn: Turn) -> None:

@@ -13,7 +13,7 @@ from tests.training.learner import FRAMES, Learner, draw_indices, ppo_learner
 @pytest.fixture(scope="session")
 def compiled_once() -> Learner:
     learner = ppo_learner(compile=True)
-    learner.update.epoch(FRAMES, draw_indices(1))
+    learner.epoch(FRAMES, draw_indices(1))
     return learner
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.objectives import LossModule
 
@@ -15,6 +17,18 @@ from tests.training.problem import make_loss, make_minibatch
 
 FRAMES = make_minibatch(4096, seed=1)
 SIZES = (64, 512, 37, 2)
+
+
+@dataclass
+class Replay:
+    """A buffer that draws given rows: what an epoch reads of one."""
+
+    storage: TensorDictBase
+    indices: Sequence[Tensor]
+    age: Tensor
+
+    def epoch(self) -> Sequence[Tensor]:
+        return self.indices
 
 
 class Learner:
@@ -40,6 +54,10 @@ class Learner:
         self.loss.load_state_dict(loss_state)
         # Adam takes step counts as they are: a shared one would count twice.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer_state))
+
+    def epoch(self, frames: TensorDictBase, indices: Sequence[Tensor]) -> TensorDict:
+        """An epoch over four batches, the newest of them in slot 1."""
+        return self.update.epoch(Replay(frames, indices, torch.tensor([1, 0, 3, 2])))
 
     def state(self) -> list[Tensor]:
         """Parameters and optimiser state, copied."""

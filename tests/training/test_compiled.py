@@ -28,7 +28,7 @@ def test_each_of_a_thousand_steps_agrees_in_float32(compiled: Learner, eager: Le
         for learner in (compiled, eager):
             learner.anneal(1 - k / STEPS)
         compiled.become(eager.loss.state_dict(), eager.optimizer.state_dict())
-        ours, theirs = (x.update.epoch(FRAMES, [index]) for x in (compiled, eager))
+        ours, theirs = (x.epoch(FRAMES, [index]) for x in (compiled, eager))
         for p, q in zip(compiled.loss.parameters(), eager.loss.parameters(), strict=True):
             assert relative(p, q) <= 1e-5
             for name, value in eager.optimizer.state[q].items():
@@ -48,7 +48,7 @@ def test_returns_what_eager_returns(compiled: Learner, eager: Learner) -> None:
 
 def test_gathering_inside_the_graph_changes_nothing(compiled: Learner) -> None:
     indices = draw_indices(8)
-    in_graph = compiled.update.epoch(FRAMES, indices)
+    in_graph = compiled.epoch(FRAMES, indices)
     state = compiled.state()
     compiled.start_over()
     outside: TensorDict = torch.stack([compiled.update(FRAMES[index]) for index in indices])
@@ -66,7 +66,7 @@ def test_the_same_loss_runs_bit_identically_and_another_is_not_taken_for_it(
         ppo_learner(compile=False, loss_critic_type="l1"),
     )
     for learner in (compiled_once, same, other, expected):
-        learner.update.epoch(FRAMES, draw_indices(50))
+        learner.epoch(FRAMES, draw_indices(50))
     first, second = compiled_once.state(), same.state()
     assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
     for p, q in zip(other.loss.parameters(), expected.loss.parameters(), strict=True):
@@ -74,12 +74,12 @@ def test_the_same_loss_runs_bit_identically_and_another_is_not_taken_for_it(
 
 
 def test_writes_in_place(compiled: Learner) -> None:
-    compiled.update.epoch(FRAMES, draw_indices(1))
+    compiled.epoch(FRAMES, draw_indices(1))
     entries = [compiled.optimizer.state[p] for p in compiled.loss.parameters()]
     tensors = [*compiled.loss.parameters(), *(t for entry in entries for t in entry.values())]
     places = [tensor.data_ptr() for tensor in tensors]
     before = compiled.state()
-    compiled.update.epoch(FRAMES, draw_indices(3))
+    compiled.epoch(FRAMES, draw_indices(3))
     assert [tensor.data_ptr() for tensor in tensors] == places
     assert not any(torch.equal(p, q) for p, q in zip(compiled.state(), before, strict=True))
     assert all(p.grad is None for p in compiled.loss.parameters())
@@ -87,26 +87,26 @@ def test_writes_in_place(compiled: Learner) -> None:
 
 def test_optimizer_state_is_adam_s_both_ways(compiled: Learner, eager: Learner) -> None:
     straight = ppo_learner(compile=False)
-    straight.update.epoch(FRAMES, draw_indices(30))
-    compiled.update.epoch(FRAMES, draw_indices(30)[:10])
+    straight.epoch(FRAMES, draw_indices(30))
+    compiled.epoch(FRAMES, draw_indices(30)[:10])
     state = compiled.optimizer.state_dict()
     assert state["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
     assert state["state"][0]["step"] == 10.0
     eager.become(compiled.loss.state_dict(), state)
-    eager.update.epoch(FRAMES, draw_indices(30)[10:20])
+    eager.epoch(FRAMES, draw_indices(30)[10:20])
     compiled.become(eager.loss.state_dict(), eager.optimizer.state_dict())
-    compiled.update.epoch(FRAMES, draw_indices(30)[20:])
+    compiled.epoch(FRAMES, draw_indices(30)[20:])
     for ours, theirs in zip(compiled.state(), straight.state(), strict=True):
         assert relative(ours, theirs) < 1e-4
 
 
 def test_reads_hyperparameters_at_every_call(compiled: Learner, eager: Learner) -> None:
     for learner in (compiled, eager):
-        learner.update.epoch(FRAMES, draw_indices(2))
+        learner.epoch(FRAMES, draw_indices(2))
         group = learner.optimizer.param_groups[0]
         group |= {"lr": 1e-2, "betas": (0.5, 0.8), "eps": 1e-2, "weight_decay": 0.1}
         learner.loss.clip_epsilon = 0.01
-        learner.update.epoch(FRAMES, draw_indices(5, seed=1))
+        learner.epoch(FRAMES, draw_indices(5, seed=1))
     for ours, theirs in zip(compiled.state(), eager.state(), strict=True):
         assert relative(ours, theirs) < 1e-4
 
@@ -114,17 +114,17 @@ def test_reads_hyperparameters_at_every_call(compiled: Learner, eager: Learner) 
 def test_memory_mapped_frames_are_read_where_they_are(compiled: Learner, tmp_path: Any) -> None:
     storage = LazyMemmapStorage(len(FRAMES), scratch_dir=tmp_path)
     storage.set(range(len(FRAMES)), FRAMES)
-    compiled.update.epoch(storage[:], draw_indices(3))
+    compiled.epoch(storage[:], draw_indices(3))
     state = compiled.state()
     compiled.start_over()
-    compiled.update.epoch(FRAMES, draw_indices(3))
+    compiled.epoch(FRAMES, draw_indices(3))
     assert all(torch.equal(p, q) for p, q in zip(compiled.state(), state, strict=True))
 
 
 def test_an_index_out_of_bounds_raises_and_changes_nothing(compiled: Learner) -> None:
     before = compiled.state()
     with pytest.raises(RuntimeError, match="out of bounds"):
-        compiled.update.epoch(FRAMES, [torch.tensor([0, len(FRAMES)])])
+        compiled.epoch(FRAMES, [torch.tensor([0, len(FRAMES)])])
     assert all(torch.equal(p, q) for p, q in zip(compiled.state(), before, strict=False))
 
 
@@ -159,7 +159,7 @@ def test_a_thousand_free_steps_agree_in_float64() -> None:
     for k, index in enumerate(draw_indices(STEPS)):
         for x in (ours, theirs):
             x.anneal(1 - k / STEPS)
-        metrics, expected = (x.update.epoch(frames, [index]) for x in (ours, theirs))
+        metrics, expected = (x.epoch(frames, [index]) for x in (ours, theirs))
         assert "grad_norm" in metrics
         if k % 50 == 0:
             torch.testing.assert_close(metrics.to_dict(), expected.to_dict(), rtol=1e-8, atol=1e-8)
@@ -205,7 +205,7 @@ def test_discrete_actions_with_shared_unused_and_frozen_parameters() -> None:
         for learner in (ours, theirs):
             for name in frozen:
                 getattr(learner.loss, name).requires_grad_(False)
-        metrics, expected = (x.update.epoch(frames, draw_indices(20)) for x in (ours, theirs))
+        metrics, expected = (x.epoch(frames, draw_indices(20)) for x in (ours, theirs))
         torch.testing.assert_close(metrics.to_dict(), expected.to_dict(), rtol=1e-4, atol=1e-5)
         for p, q in zip(ours.state(), theirs.state(), strict=True):
             assert relative(p, q) < 1e-4
@@ -227,14 +227,14 @@ def test_cuda_graphs_agree_with_eager() -> None:
     for k in range(4):
         for x in (ours, theirs):
             x.anneal(1 - k / 4)
-            x.update.epoch(frames, indices[10 * k : 10 * k + 8])
+            x.epoch(frames, indices[10 * k : 10 * k + 8])
             for index in indices[10 * k + 8 : 10 * k + 10]:
                 x.update(frames[index])
         for p, q in zip(ours.state(), theirs.state(), strict=True):
             assert relative(p, q) < 1e-4
         ours.become(theirs.loss.state_dict(), theirs.optimizer.state_dict())
     before = ours.state()
-    ours.update.epoch(bad_frames("loss").to("cuda"), [torch.tensor([7, 3], device="cuda")])
+    ours.epoch(bad_frames("loss").to("cuda"), [torch.tensor([7, 3], device="cuda")])
     assert all(torch.equal(p, q) for p, q in zip(ours.state(), before, strict=True))
     with pytest.raises(NonFiniteError, match=r"rows \[7, 3\]"):
         ours.update.raise_if_nonfinite()

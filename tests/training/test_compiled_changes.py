@@ -8,6 +8,7 @@ from torch import nn
 from torchrl.objectives import LossModule
 
 from amber_trl.training import UpdateStep
+from tests.training.learner import Replay
 
 
 class _Regression(LossModule):
@@ -41,7 +42,8 @@ def learners() -> tuple[_Learner, _Learner]:
 
 def _assert_agree(learners: tuple[_Learner, _Learner], stored: TensorDict, rows: int) -> None:
     indices = torch.arange(2 * rows).split(rows)
-    expected, found = (learner.update.epoch(stored, indices) for learner in learners)
+    replay = Replay(stored, indices, torch.zeros(1))
+    expected, found = (learner.update.epoch(replay) for learner in learners)
     for key in expected.keys():  # noqa: SIM118
         torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
     eager, compiled = (list(learner.loss.parameters()) for learner in learners)

@@ -138,7 +138,7 @@ def test_says_what_a_compiler_that_fails_needs() -> None:
 def test_refuses_an_epoch_of_nothing(mode: str, request: pytest.FixtureRequest) -> None:
     learner: Learner = request.getfixturevalue(mode)
     with pytest.raises(ValueError, match="indices is empty"):
-        learner.update.epoch(FRAMES, [])
+        learner.epoch(FRAMES, [])
 
 
 def test_refuses_frames_that_lack_a_key(compiled: Learner) -> None:

@@ -16,23 +16,24 @@ def test_what_is_not_finite_changes_nothing_until_cleared(
 ) -> None:
     learner: Learner = request.getfixturevalue(mode)
     frames, bad, good = bad_frames(kind), torch.tensor([7, 3]), draw_indices(3)
-    learner.update.epoch(FRAMES, good)
-    learner.update.raise_if_nonfinite()
+    learner.epoch(FRAMES, good)
     before = learner.state()
-    metrics = learner.update.epoch(frames, [bad])
-    assert torch.isfinite(metrics["loss_critic"]).all()
-    learner.update.epoch(FRAMES, good)
+    with pytest.raises(NonFiniteError, match=r"rows \[7, 3\] of batches of age 1"):
+        learner.epoch(frames, [bad, *good])
+    learner.update(FRAMES[:64])
     assert all(torch.equal(p, q) for p, q in zip(learner.state(), before, strict=True))
     assert learner.update.nonfinite.item()
-    for _ in range(2):  # it stays up until it is cleared
-        with pytest.raises(NonFiniteError, match=r"update 0 since .* rows \[7, 3\]") as caught:
-            learner.update.raise_if_nonfinite()
+    for epoch_or_check in (  # it stays up until it is cleared
+        lambda: learner.epoch(FRAMES, good),
+        learner.update.raise_if_nonfinite,
+    ):
+        with pytest.raises(NonFiniteError, match=r"rows \[7, 3\]") as caught:
+            epoch_or_check()
         assert caught.value.update == 0
-        assert caught.value.index is not None
-        assert torch.equal(caught.value.index, bad)
+        assert caught.value.rows is not None
+        assert torch.equal(caught.value.rows, bad)
     learner.update.clear_nonfinite()
-    learner.update.raise_if_nonfinite()
-    learner.update.epoch(FRAMES, good)
+    learner.epoch(FRAMES, good)
     assert not any(torch.equal(p, q) for p, q in zip(learner.state(), before, strict=True))
 
 
@@ -49,15 +50,30 @@ def test_names_the_first_update_and_the_index_of_its_minibatch(
         learner.update(minibatch)
     with pytest.raises(NonFiniteError, match=r"update 2 since") as caught:
         learner.update.raise_if_nonfinite()
-    assert caught.value.index is not None
-    assert caught.value.index.tolist() == [105, 107]
+    assert caught.value.rows is not None
+    assert caught.value.rows.tolist() == [105, 107]
+    assert caught.value.ages is None
+
+
+@pytest.mark.parametrize("mode", ["compiled", "eager"])
+def test_an_epoch_counts_from_its_start_and_names_the_ages(
+    mode: str, request: pytest.FixtureRequest
+) -> None:
+    learner: Learner = request.getfixturevalue(mode)
+    learner.update(FRAMES[:64])
+    rows = [torch.tensor(r) for r in ([1, 2], [7, 2050, 1030, 3])]  # batches of 1024 frames
+    with pytest.raises(NonFiniteError) as caught:
+        learner.epoch(bad_frames("loss"), rows)
+    assert caught.value.update == 1
+    assert caught.value.rows is rows[1]
+    assert caught.value.ages == [0, 1, 3]
 
 
 def test_a_minibatch_without_index_is_reported_without(eager: Learner) -> None:
     eager.update(bad_frames("loss")[:16])
-    with pytest.raises(NonFiniteError, match="was not finite: parameters") as caught:
+    with pytest.raises(NonFiniteError) as caught:
         eager.update.raise_if_nonfinite()
-    assert caught.value.index is None
+    assert caught.value.rows is None
 
 
 @pytest.mark.parametrize("mode", ["compiled", "eager"])
@@ -66,8 +82,13 @@ def test_where_the_caller_never_looks_the_step_does(
 ) -> None:
     learner: Learner = request.getfixturevalue(mode)
     monkeypatch.setattr("amber_trl.training._guard._MAX_REMEMBERED", 4)
-    learner.update.epoch(FRAMES, draw_indices(9))  # of which 8 are known to be well
-    learner.update.epoch(bad_frames("loss"), [torch.tensor([7, 1])])
+
+    def update_often() -> None:
+        for _ in range(9):
+            learner.update(FRAMES[:64])
+
+    update_often()  # of which 8 are known to be well
+    learner.update(bad_frames("loss")[:64])
     for _ in range(2):  # and does so again
-        with pytest.raises(NonFiniteError, match=r"update 1 since .* rows \[7, 1\]"):
-            learner.update.epoch(FRAMES, draw_indices(9))
+        with pytest.raises(NonFiniteError, match="update 1 since"):
+            update_often()
