@@ -10,12 +10,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torchrl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, ValueOperator
 
-from amber_trl.modules.normalizer import (
-    ObservationNormalizer,
-    check_dtype,
-    check_observation,
-    check_size,
-)
+from amber_trl._checks import check_integer
+from amber_trl.modules.normalizer import ObservationNormalizer, check_dtype, check_observation
 
 
 def gaussian_actor(
@@ -77,7 +73,7 @@ def gaussian_actor(
         >>> frames["action"].shape, frames["action_log_prob"].shape
         (torch.Size([4, 2]), torch.Size([4]))
     """
-    check_size("action_size", action_size)
+    check_integer("action_size", action_size)
     mean = _network(observation_size, action_size, 0.01, hidden_sizes, normalizer, dtype, device)
     network = _GaussianNetwork(mean, action_size)
     return ProbabilisticActor(
@@ -143,7 +139,7 @@ def categorical_actor(
         >>> frames["action"].shape, frames["action"].dtype
         (torch.Size([5]), torch.int64)
     """
-    check_size("num_actions", num_actions)
+    check_integer("num_actions", num_actions)
     network = _network(observation_size, num_actions, 0.01, hidden_sizes, normalizer, dtype, device)
     return ProbabilisticActor(
         TensorDictModule(network, in_keys=[in_key], out_keys=["logits"]),
@@ -241,10 +237,10 @@ def _network(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> _Network:
-    check_size("observation_size", in_size)
+    check_integer("observation_size", in_size)
     check_dtype(dtype)
     for index, size in enumerate(hidden_sizes):
-        check_size(f"hidden_sizes[{index}]", size)
+        check_integer(f"hidden_sizes[{index}]", size)
     if normalizer is not None:
         dtype, device = _follow(normalizer, in_size, dtype, device)
     sizes = [in_size, *hidden_sizes, out_size]

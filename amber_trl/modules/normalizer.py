@@ -1,13 +1,16 @@
 """Running standardisation of observations, held by the networks that read them."""
 
-import math
+import sys
 from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from amber_trl._checks import check_integer, check_number
 from amber_trl.errors import NonFiniteDataError
+
+_LARGEST = sys.float_info.max
 
 
 class ObservationNormalizer(nn.Module):
@@ -17,45 +20,47 @@ class ObservationNormalizer(nn.Module):
         \hat s = \mathrm{clip}\!\left(
             \frac{s - \mu}{\sqrt{\max(\sigma^2, v_{\min})}}, -c, c\right)
 
-    This is what the baseline of the AMBER paper (arXiv 1710.04423; OpenAI baselines' ppo1) does
-    inside its policy. :meth:`forward` never changes anything. :meth:`update` merges a batch into
-    the statistics (Chan, Golub and LeVeque, 1979: exact for any split of the data) and changes
-    the buffers **in place**, so that an actor, a critic, a collector in the same process and a
+    The baseline of the AMBER paper (arXiv 1710.04423; OpenAI baselines' ppo1) does this inside its
+    policy. :meth:`forward` never changes anything. :meth:`update` merges a batch into the
+    statistics (Chan, Golub and LeVeque, 1979: exact for any split of the data) and changes the
+    buffers **in place**, so that an actor, a critic, a collector in the same process and a
     staleness filter that hold one normaliser always agree. ppo1 updates the statistics after it
-    has computed the advantages; here the caller does so right after collecting.
+    has computed the advantages; here the caller updates them right after collecting.
 
     The state is three buffers and no parameter, so that no optimiser sees it: ``count`` (scalar),
     ``mean`` and ``variance`` (``[size]``, population variance). They are float64 and stay so
     under ``.to(dtype)``, ``.half()`` and the like, which change the dtype of the *result* only;
-    they follow the module to another device. Before any data they describe ``initial_count``
-    frames of mean 0 and variance 1.
+    they follow the module to another device. Before any data, the mean is 0 and the variance 1.
 
     Cast or move the modules that hold it *before* they are given to a TorchRL loss: a loss built
     with ``functional=True`` that is itself cast or moved keeps a copy of the buffers, as it does
     of any module's, and misses later updates.
 
-    It is not TorchRL's ``ObservationNorm`` or ``VecNormV2``: these are environment transforms,
-    and what they store is already normalised by the statistics of the time.
+    TorchRL's ``ObservationNorm`` and ``VecNormV2`` are environment transforms instead, and what
+    they store is already normalised by the statistics of the time.
 
     Args:
         size: length of an observation, at least 1.
         clip: bound of the result's absolute value, above 0, in standard deviations. ``math.inf``
             does not clip.
         min_variance: floor of the variance, above 0, in squared units of the observation.
-        initial_count: weight, in frames, of the prior mean 0 and variance 1. Finite, at least 0.
+        initial_count: frames that the initial mean 0 and variance 1 count for once there are
+            data; at least 0. By default they count for nothing. ppo1 has 0.01, which hides a
+            channel whose offset is large: 0.01 of 2048 frames at mean 0 give a channel of
+            1e6 +- 1 a standard deviation of 2200.
         dtype: floating dtype of the result; default: torch's default dtype.
         device: device of the statistics; default: torch's default device.
 
     Raises:
-        ValueError: an argument is out of its range.
-        TypeError: ``size`` is no integer, or ``dtype`` no floating dtype.
+        ValueError: an argument is out of range.
+        TypeError: ``size`` is not an integer, or ``dtype`` is not a floating dtype.
 
     Example:
         >>> import torch
         >>> from amber_trl.modules import ObservationNormalizer
         >>> normalizer = ObservationNormalizer(2)
         >>> normalizer.update(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))
-        >>> normalizer(torch.tensor([2.0, 20.0])).round(decimals=1)
+        >>> normalizer(torch.tensor([2.0, 20.0]))
         tensor([0., 0.])
         >>> normalizer(torch.tensor([2.0, 1e6]))[1]
         tensor(5.)
@@ -71,18 +76,19 @@ class ObservationNormalizer(nn.Module):
         *,
         clip: float = 5.0,
         min_variance: float = 1e-2,
-        initial_count: float = 1e-2,
+        initial_count: float = 0.0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        _check_arguments(size, clip, min_variance, initial_count, dtype)
-        self.size = size
-        self.clip = float(clip)
-        self.min_variance = float(min_variance)
+        check_dtype(dtype)
+        self.size = check_integer("size", size)
+        self.clip = check_number("clip", clip, above=0)
+        self.min_variance = check_number("min_variance", min_variance, above=0, high=_LARGEST)
+        count = check_number("initial_count", initial_count, high=_LARGEST)
         self._dtype = dtype or torch.get_default_dtype()
         mean = torch.zeros(size, dtype=torch.float64, device=device)
-        self.register_buffer("count", mean.new_full((), initial_count))
+        self.register_buffer("count", mean.new_full((), count))
         self.register_buffer("mean", mean)
         self.register_buffer("variance", torch.ones_like(mean))
 
@@ -134,6 +140,8 @@ class ObservationNormalizer(nn.Module):
             )
         added_mean = frames.mean(0)
         added_squares = (frames - added_mean).square().sum(0)
+        # With n frames before and m added, d = mean_m - mean_n and S the sum of squared deviations:
+        # mean = mean_n + d m / (n + m),  S = S_n + S_m + d^2 n m / (n + m).
         delta = added_mean - self.mean
         total = self.count + added
         mean = self.mean + delta * (added / total)
@@ -177,31 +185,10 @@ def check_observation(observation: Tensor, size: int) -> None:
         )
 
 
-def check_size(name: str, size: int) -> None:
-    """Refuses what is not an integer of at least 1."""
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{name}={size!r} is a {type(size).__name__}: pass an integer")
-    if size < 1:
-        raise ValueError(f"{name}={size} must be at least 1")
-
-
 def check_dtype(dtype: torch.dtype | None) -> None:
     """Refuses a dtype in which no network can compute."""
     if dtype is not None and not dtype.is_floating_point:
         raise TypeError(f"dtype={dtype} is not floating: pass torch.float32 or torch.float64")
-
-
-def _check_arguments(
-    size: int, clip: float, min_variance: float, initial_count: float, dtype: torch.dtype | None
-) -> None:
-    check_size("size", size)
-    check_dtype(dtype)
-    if not clip > 0:
-        raise ValueError(f"clip={clip} must be above 0: pass math.inf not to clip")
-    if not (min_variance > 0 and math.isfinite(min_variance)):
-        raise ValueError(f"min_variance={min_variance} must be above 0 and finite")
-    if not (initial_count >= 0 and math.isfinite(initial_count)):
-        raise ValueError(f"initial_count={initial_count} must be at least 0 and finite")
 
 
 def _describe_not_finite(frames: Tensor, variance: Tensor) -> str:

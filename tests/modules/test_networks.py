@@ -280,7 +280,7 @@ def test_refuses_other_observations(name: str, with_normalizer: bool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"hidden_sizes": (64, 0)}, ValueError, r"hidden_sizes\[1\]=0 must be at least 1"),
+        ({"hidden_sizes": (64, 0)}, ValueError, r"hidden_sizes\[1\]=0"),
         ({"dtype": torch.int64}, TypeError, "dtype=torch.int64 is not floating"),
         ({"normalizer": nn.Identity()}, TypeError, "normalizer is a Identity"),
         ({"normalizer": ObservationNormalizer(4)}, ValueError, "observation_size=3 given with"),

@@ -31,13 +31,33 @@ def test_hand_worked_update() -> None:
     torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_prior_is_standard() -> None:
+@pytest.mark.parametrize("offset", [0.0, 1e2, -1e4, 1e6, 1e8])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_a_channel_with_an_offset_comes_out_standard(offset: float, size: float) -> None:
+    torch.manual_seed(0)
+    data = offset + size * torch.randn(3, 2048, 1, dtype=torch.float64)
+    normalizer = ObservationNormalizer(1, min_variance=1e-12, dtype=torch.float64)
+    for batch in data:
+        normalizer.update(batch)
+        standardised = normalizer(batch)
+        assert standardised.mean().abs() < 0.05
+        assert standardised.std().item() == pytest.approx(1, abs=0.05)
+
+
+def test_a_prior_can_be_asked_for_and_hides_such_a_channel() -> None:
+    data = 1e6 + torch.randn(2048, 1, dtype=torch.float64)
+    normalizer = ObservationNormalizer(1, initial_count=0.01)
+    normalizer.update(data)
+    assert normalizer(data).std() < 1e-3
+
+
+def test_before_any_data_it_is_standard() -> None:
     observation = torch.tensor([-7.0, -5.0, 0.25, 6.0])
     assert ObservationNormalizer(4)(observation).tolist() == [-5.0, -5.0, 0.25, 5.0]
 
 
 def test_variance_is_floored() -> None:
-    normalizer = ObservationNormalizer(1, initial_count=0.0)
+    normalizer = ObservationNormalizer(1)
     normalizer.update(torch.full((10, 1), 3.0))
     assert normalizer.variance.item() == 0.0
     torch.testing.assert_close(normalizer(torch.tensor([3.2])), torch.tensor([2.0]))
@@ -59,7 +79,7 @@ def test_any_split_equals_numpy_over_all(
     sizes: list[int], offset: float, scale: float, seed: int
 ) -> None:
     data = offset + scale * np.random.default_rng(seed).standard_normal((sum(sizes), 3))
-    normalizer = ObservationNormalizer(3, initial_count=0.0, clip=math.inf, dtype=torch.float64)
+    normalizer = ObservationNormalizer(3, clip=math.inf, dtype=torch.float64)
     for part in np.split(data, np.cumsum(sizes)[:-1]):
         normalizer.update(torch.from_numpy(part))
     assert normalizer.count.item() == len(data)
@@ -89,7 +109,7 @@ def test_any_shape_and_floating_dtype(
     normalizer = ObservationNormalizer(2, dtype=dtype)
     observation = torch.randn(shape).to(given_dtype)
     normalizer.update(observation)
-    assert normalizer.count.item() == pytest.approx(0.01 + math.prod(shape[:-1]))
+    assert normalizer.count.item() == math.prod(shape[:-1])
     result = normalizer(observation)
     assert result.shape == shape
     assert result.dtype == normalizer.dtype == dtype
@@ -229,11 +249,11 @@ def test_update_refuses_no_frame() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"size": 0}, ValueError, "size=0 must be at least 1"),
-        ({"size": 2.0}, TypeError, "size=2.0 is a float"),
-        ({"size": True}, TypeError, "size=True is a bool"),
-        ({"clip": 0.0}, ValueError, "clip=0.0 must be above 0"),
-        ({"clip": math.nan}, ValueError, "clip=nan must be above 0"),
+        ({"size": 0}, ValueError, "size=0"),
+        ({"size": 2.0}, TypeError, "size=2.0"),
+        ({"size": True}, TypeError, "size=True"),
+        ({"clip": 0.0}, ValueError, "clip=0.0"),
+        ({"clip": math.nan}, ValueError, "clip=nan"),
         ({"min_variance": 0.0}, ValueError, "min_variance=0.0"),
         ({"min_variance": math.inf}, ValueError, "min_variance=inf"),
         ({"initial_count": -1.0}, ValueError, "initial_count=-1.0"),
