@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from inspect import signature
 from numbers import Real
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDictBase, unravel_key
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
-from torchrl.objectives import ClipPPOLoss, PPOLoss
-
-from amber_trl._actors import keys_read
+from torchrl.objectives import ClipPPOLoss
 
 __all__ = ["AmberPPOLoss"]
-
-_STOCK_ARGUMENTS = {*signature(PPOLoss).parameters, *signature(ClipPPOLoss).parameters} - {"kwargs"}
 
 
 class AmberPPOLoss(ClipPPOLoss):
@@ -31,9 +25,9 @@ class AmberPPOLoss(ClipPPOLoss):
 
     with :math:`R_m` the ratio of the actor to the *stored* behaviour log-probability of the frame
     (equations 7, 8 and 11 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, with the
-    sign turned to minimise). It is TorchRL's :class:`torchrl.objectives.ClipPPOLoss`, whose maths
-    it leaves alone; it differs in its defaults (squared-error critic, no entropy bonus, ratio
-    capped at ``1e3``), in two more metrics, and in that a stored advantage is required.
+    sign turned to minimise). It is TorchRL's :class:`torchrl.objectives.ClipPPOLoss` with its maths
+    untouched. The differences are the defaults (squared-error critic, no entropy bonus, ratio
+    capped at ``1e3``), two more metrics, and that a stored advantage is required.
 
     The cap keeps loss and gradients finite for a frame with a log-ratio of 1000, and is bit-equal
     to the uncapped loss as long as no frame reaches it. The metric ``capped_frames`` counts those
@@ -41,9 +35,13 @@ class AmberPPOLoss(ClipPPOLoss):
     paper's average importance weight of a minibatch (section 4.2) is 1 more.
 
     Reads the actor's and the critic's ``in_keys``, the action, its log-probability, ``advantage``
-    (``[..., 1]``) and ``value_target`` (``[..., 1]``), all renamed by ``set_keys``; returns
+    (``[..., 1]``) and ``value_target`` (``[..., 1]``), all renamed by ``set_keys``. Returns
     ``loss_objective``, ``loss_critic``, ``loss_entropy`` (with an entropy bonus) and metrics.
-    ``in_keys`` and ``out_keys`` list them, and dispatch takes and returns them as tensors.
+
+    Frames that the mask under ``loss_mask_key`` leaves out are removed before anything is
+    computed, so they enter no mean, no normalisation of advantages and no metric. (A stock loss
+    masks only what it sums, and normalises advantages over all frames.) Such a call cannot be
+    compiled, since the number of frames depends on the data.
 
     Args:
         actor_network: the actor.
@@ -57,15 +55,13 @@ class AmberPPOLoss(ClipPPOLoss):
         critic_coeff: ``c_v``, at least 0; 0 or None for no critic loss.
         loss_critic_type: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         max_importance_ratio: cap of the ratio, above 0; ``None`` for no cap, and no protection.
-        **kwargs: any other of ``ClipPPOLoss`` (``functional``, ``normalize_advantage``,
-            ``reduction``, ...).
+        normalize_advantage, clip_value, delay_actor, separate_losses, samples_mc_entropy,
+            log_explained_variance, reduction, functional: as in ``ClipPPOLoss``.
 
     Raises:
-        TypeError: if an argument is unknown, or is ``entropy_bonus``, which ``entropy_coeff``
-            decides.
-        ValueError: if a coefficient is out of range; when called, if advantage, value target or
-            log-probability is of a wrong shape.
+        TypeError: if there is no critic although ``critic_coeff`` is above 0.
         KeyError: when called without a key that it reads, such as a stored advantage.
+        ValueError: when called, if advantage, value target or log-probability is of a wrong shape.
 
     Examples:
         >>> import torch
@@ -80,9 +76,6 @@ class AmberPPOLoss(ClipPPOLoss):
         tensor(0.)
     """
 
-    _in_keys: list[NestedKey] | None
-    _out_keys: list[NestedKey] | None
-
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
@@ -93,19 +86,21 @@ class AmberPPOLoss(ClipPPOLoss):
         critic_coeff: float | None = 1.0,
         loss_critic_type: str = "l2",
         max_importance_ratio: float | None = 1e3,
-        **kwargs: Any,
+        normalize_advantage: bool = False,
+        clip_value: bool | float | None = None,
+        delay_actor: bool = False,
+        separate_losses: bool = False,
+        samples_mc_entropy: int = 1,
+        log_explained_variance: bool = True,
+        reduction: str | None = None,
+        functional: bool = True,
     ) -> None:
-        if "entropy_bonus" in kwargs:
-            raise TypeError("AmberPPOLoss takes no entropy_bonus=: give entropy_coeff, 0 for none")
-        if critic_network is None and critic_coeff and "critic" not in kwargs:
+        # The names are listed because ``ClipPPOLoss`` accepts, and ignores, any other.
+        if critic_network is None and critic_coeff:
             raise TypeError(
                 f"critic_network=None with critic_coeff={critic_coeff}: give a critic, or "
                 "critic_coeff=None for no critic loss"
             )
-        # ``ClipPPOLoss`` would swallow any name.
-        if unknown := kwargs.keys() - _STOCK_ARGUMENTS:
-            raise TypeError(f"AmberPPOLoss takes no {sorted(unknown)}, nor does ClipPPOLoss")
-        _check_coefficients(clip_epsilon, entropy_coeff, critic_coeff, max_importance_ratio)
         super().__init__(
             actor_network,
             critic_network,
@@ -115,42 +110,16 @@ class AmberPPOLoss(ClipPPOLoss):
             critic_coeff=_as_float(critic_coeff),
             loss_critic_type=loss_critic_type,
             max_importance_ratio=_as_float(max_importance_ratio),
-            **kwargs,
+            normalize_advantage=normalize_advantage,
+            clip_value=clip_value,
+            delay_actor=delay_actor,
+            separate_losses=separate_losses,
+            samples_mc_entropy=samples_mc_entropy,
+            log_explained_variance=log_explained_variance,
+            reduction=reduction,
+            functional=functional,
         )
 
-    def _set_in_keys(self) -> None:
-        """What the loss reads: unlike ``ClipPPOLoss``, no next frame, but what GAE made of it."""
-        named = self.tensor_keys
-        keys = keys_read(self.actor_network)
-        for name in (named.action, named.sample_log_prob):
-            keys += name if isinstance(name, list) else [name]
-        keys.append(named.advantage)
-        if self.critic_network is not None and self.critic_coeff is not None:
-            # The actor is run first: what the two share is not read, where it is the actor's.
-            written = {unravel_key(key) for key in self.actor_network.out_keys}
-            keys += [key for key in keys_read(self.critic_network) if key not in written]
-            keys.append(named.value_target)
-            if self.clip_value is not None:
-                keys.append(named.value)
-        self._in_keys = list(dict.fromkeys(keys))
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """What the loss returns."""
-        if self._out_keys is None:
-            keys = [*super().out_keys]
-            if not self._has_critic:
-                keys.remove("loss_critic")
-            elif self.log_explained_variance:
-                keys.append("explained_variance")
-            self._out_keys = [*keys, "capped_frames", "mean_abs_deviation"]
-        return self._out_keys
-
-    @out_keys.setter
-    def out_keys(self, values: list[NestedKey]) -> None:
-        self._out_keys = values
-
-    @dispatch  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Loss and metrics of a minibatch.
 
@@ -161,30 +130,27 @@ class AmberPPOLoss(ClipPPOLoss):
             A TensorDict of scalars.
 
         Raises:
-            KeyError: if there is no stored advantage. Recomputing it here from old frames with the
-                current critic, as ``ClipPPOLoss`` would, is not what the method does. Also if
-                another key is missing.
+            KeyError: if there is no stored advantage or value target. Recomputing an advantage
+                here from old frames with the current critic, as ``ClipPPOLoss`` would, is not what
+                the method does.
             ValueError: if advantage, value target or log-probability is of a wrong shape.
         """
-        if tensordict.get(self.tensor_keys.advantage, None) is None:
-            raise KeyError(
-                f"{self.tensor_keys.advantage!r} is missing: compute advantages once, when a batch "
-                "is collected (torchrl.objectives.value.GAE), and store them; or name the key with "
-                "set_keys(advantage=...)"
-            )
-        missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
-        if missing:
-            raise KeyError(f"{missing} missing of the keys {self.in_keys} that the loss reads")
-        _check_column(self.tensor_keys.advantage, tensordict)
+        _check_column("advantage", self.tensor_keys.advantage, tensordict)
         if self._has_critic:
-            _check_column(self.tensor_keys.value_target, tensordict)
+            _check_column("value_target", self.tensor_keys.value_target, tensordict)
         self._own_metrics: dict[str, Tensor] = {}
-        losses = super().forward(tensordict)
-        for name, value in self._own_metrics.items():
-            losses.set(name, value)
+        losses: TensorDictBase = super().forward(self._in_use(tensordict))
+        losses.update(self._own_metrics)
         # A tensor of this call's graph or trace must not outlive it.
         self._own_metrics = {}
         return losses
+
+    def _in_use(self, tensordict: TensorDictBase) -> TensorDictBase:
+        key = self.loss_mask_key
+        mask = None if key in (None, "auto") else tensordict.get(key, None)
+        if mask is None or not mask.any():  # TorchRL's own masking makes a loss of none 0
+            return tensordict
+        return tensordict[mask.reshape(tensordict.shape)]
 
     def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
         weights = super()._log_weight(tensordict, adv_shape)
@@ -209,8 +175,14 @@ class AmberPPOLoss(ClipPPOLoss):
         return weights
 
 
-def _check_column(name: NestedKey, frames: TensorDictBase) -> None:
-    value = frames.get(name)
+def _check_column(role: str, name: NestedKey, frames: TensorDictBase) -> None:
+    value = frames.get(name, None)
+    if value is None:
+        raise KeyError(
+            f"{name!r} is missing: compute advantages and value targets once, when a batch is "
+            f"collected (torchrl.objectives.value.GAE), and store them; or name the key with "
+            f"set_keys({role}=...)"
+        )
     if value.ndim <= frames.ndim or value.shape[-1] != 1 or not value.is_floating_point():
         raise ValueError(
             f"{name!r} of shape {tuple(value.shape)} and dtype {value.dtype} for frames "
@@ -218,39 +190,6 @@ def _check_column(name: NestedKey, frames: TensorDictBase) -> None:
         )
 
 
-def _check_coefficients(
-    clip_epsilon: float | tuple[float, float],
-    entropy_coeff: float | Mapping[NestedKey, float],
-    critic_coeff: float | None,
-    max_importance_ratio: float | None,
-) -> None:
-    ranges = clip_epsilon if isinstance(clip_epsilon, tuple | list) else (clip_epsilon,)
-    if not all(_is_number(value, 1) for value in ranges):
-        raise ValueError(
-            f"clip_epsilon={clip_epsilon!r} is out of range: give a number in [0, 1], such as the "
-            "paper's 0.4"
-        )
-    coefficients = entropy_coeff.values() if isinstance(entropy_coeff, Mapping) else [entropy_coeff]
-    if not all(_is_number(value) for value in coefficients):
-        raise ValueError(f"entropy_coeff={entropy_coeff!r} is out of range: give at least 0")
-    if critic_coeff is not None and not _is_number(critic_coeff):
-        raise ValueError(
-            f"critic_coeff={critic_coeff!r} is out of range: give at least 0, or None for no critic "
-            "loss"
-        )
-    cap = max_importance_ratio
-    if cap is not None and not (_is_number(cap) and cap > 0):
-        raise ValueError(
-            f"max_importance_ratio={cap!r} is out of range: give a number above 0, or None for no "
-            "cap"
-        )
-
-
-def _is_number(value: Any, high: float = math.inf) -> bool:
-    number = isinstance(value, Real | Tensor) and not isinstance(value, bool)
-    return number and bool(0 <= value <= high)
-
-
 def _as_float(value: Any) -> Any:
-    """A number as a ``float``: TorchRL would keep, and anneal, an integer as one."""
+    """A number as a ``float``: TorchRL would keep an integer as one, and could not anneal it."""
     return float(value) if isinstance(value, Real) else value
