@@ -103,10 +103,10 @@ def evaluate(
 
 @app.command
 def verify(run: Positional[Path]) -> str:
-    """Check every file of a run's checkpoints against its manifest, and say what is damaged.
+    """Compare a run's checkpoints with their sums, and say which are damaged.
 
     Args:
-        run: run directory, or a single checkpoint in it.
+        run: run directory, or one of its checkpoints.
     """
     from amber_trl.checkpoints import CheckpointError, verify_run
 

@@ -31,7 +31,7 @@ def test_evaluate_says_and_writes_what_the_policy_reaches(
     said = capsys.readouterr().out
     found = json.loads((run / "evaluation-best-stochastic.json").read_text())
     assert (found["seed"], found["episodes"], found["deterministic"]) == (7, 2, False)
-    assert said.startswith("Pendulum-v1, checkpoints/000000000100, 2 episodes: mean ")
+    assert said.startswith("Pendulum-v1, checkpoints/000000000100.ckpt, 2 episodes: mean ")
     for number in (found["mean"], *found["interval"], found["std"]):
         assert f"{number:.2f}" in said
 
@@ -100,29 +100,24 @@ def test_verify_lists_what_is_whole_and_what_is_not(
     older, newer = list_checkpoints(run / "checkpoints")
     assert main(["verify", str(run)]) == 0
     assert capsys.readouterr().out == f"{older}: whole\n{newer}: whole\n"
-    (file,) = newer.rglob("*.pt")
-    file.write_bytes(bytes(file.stat().st_size))
+    newer.write_bytes(bytes(newer.stat().st_size))
     assert main(["verify", str(run)]) == 1
     error = capsys.readouterr().err
     assert f"{older}: whole" in error
-    assert f"{file} is damaged" in error
+    assert f"{newer} is damaged" in error
 
 
-def test_verify_of_one_checkpoint(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_of_one_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     older, newer = list_checkpoints(run / "checkpoints")
-    (newer / "manifest.json").unlink()
+    newer.write_bytes(newer.read_bytes()[:-1])
     assert main(["verify", str(older)]) == 0
     assert capsys.readouterr().out == f"{older}: whole\n"
     assert main(["verify", str(newer)]) == 1
-    assert f"{newer / 'manifest.json'} is missing" in capsys.readouterr().err
-    monkeypatch.chdir(older)
-    assert main(["verify", "."]) == 0
+    assert f"{newer} is damaged" in capsys.readouterr().err
 
 
 def test_verify_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path)]) == 1
     assert "holds no checkpoint" in capsys.readouterr().err
     assert main(["verify", str(tmp_path / "none")]) == 1
-    assert "is no directory" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A directory of checkpoints of which, whatever happens, one can be loaded."""
+"""A directory of checkpoints, of which one can always be loaded, whatever happens."""
 
 from __future__ import annotations
 
@@ -7,90 +7,60 @@ import logging
 import math
 import os
 import re
-import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from amber_trl._provenance import machine, package_versions
-from amber_trl.checkpoints._disk import sync, sync_tree
-from amber_trl.checkpoints._files import (
+from amber_trl._provenance import differences, machine, package_versions
+from amber_trl.checkpoints.checkpoint_file import (
+    PART,
     CheckpointError,
-    Manifest,
-    describe_files,
-    read_component,
-    verify_checkpoint,
-    write_manifest,
+    Header,
+    read_checkpoint,
+    read_states,
+    serialize,
+    sync,
+    write_checkpoint,
 )
-from amber_trl.checkpoints._listing import best_of, list_checkpoints, order
-from amber_trl.checkpoints._states import check_space, write_states
 
 _logger = logging.getLogger(__name__)
-_UNFINISHED = re.compile(r"\.(stage|trash)-[\d-]+-[0-9a-f]{32}")
+_NAME = re.compile(r"(\d{12,})(?:-(\d+))?\.ckpt")
+_EARLIER_NAME = re.compile(r"\d{12,}(-\d+)?")  # in format 1, a checkpoint was a directory
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What :meth:`Checkpoints.restore` loaded.
-
-    Attributes:
-        path: the checkpoint's directory.
-        manifest: what it says of itself.
-        differences: how versions and machine differ from those that saved it, in words. Where there
-            is any, the same program need not go on with the same bits.
-
-    Examples:
-        >>> import tempfile
-        >>> import torch
-        >>> from amber_trl.checkpoints import Checkpoints
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
-        ...     path = checkpoints.save(2048, score=None)
-        ...     restored = checkpoints.restore()
-        >>> restored.path == path, restored.manifest.frames, restored.differences
-        (True, 2048, ())
-    """
+    """What :meth:`Checkpoints.restore` loaded."""
 
     path: Path
-    manifest: Manifest
+    frames: int
+    details: Mapping[str, Any]
     differences: tuple[str, ...]
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """The ``details`` that it was saved with."""
-        return self.manifest.details
 
 
 class Checkpoints:
-    """Saves and restores components, each time into a new directory that appears whole or not.
+    """Saves the states of components, each time into a new file, and restores the newest.
 
-    A checkpoint is written beside its final place, described by a manifest with the size and the
-    SHA-256 of every file, flushed to the disk, and then renamed, so that a kill at any moment
-    leaves the earlier ones as they were. Older ones are removed after that: the last ``keep_last``
-    and the one of the highest score stay. A checkpoint that does not verify is not counted among
-    them, and never removed. Opening the directory removes what a killed save or removal left half
-    done, and nothing else; so only one process at a time may have it open.
+    A checkpoint is written beside its place, flushed to the disk and then renamed. A kill at any
+    moment leaves it whole or not there, and the earlier ones as they were. Then older ones are
+    removed: the last ``keep_last`` and the one of the highest score stay. A damaged checkpoint is
+    passed over, not counted, and never removed.
 
-    Components are named objects with ``state_dict`` and ``load_state_dict``. The states are
-    written by :class:`torchrl.checkpoint.Checkpoint`, one ``torch.save`` file each, which it also
-    reads (``Checkpoint(actor=actor).load(path / "state", components=["actor"])``). They may hold
-    what ``torch.load(..., weights_only=True)`` reads: tensors, numbers, strings and the like.
-    It is not a :class:`torchrl.checkpoint.CheckpointRotation`, which neither checks nor flushes
-    what it writes. Saving needs memory for what ``state_dict`` copies, and reading for one
-    checkpoint.
+    Only one process at a time may use a directory: opening it removes what a killed save left
+    unfinished.
 
     Args:
-        directory: where checkpoints lie; made by the first save.
-        components: by name (letters, digits, ``.``, ``_`` and ``-``). They are loaded in this
-            order: put random generators last, as others may draw from them while they load.
-        keep_last: newest checkpoints that are kept, at least 1.
+        directory: where checkpoints go; the first save creates it.
+        components: what to save, by name: objects with ``state_dict`` and ``load_state_dict``,
+            whose states are tensors, plain values, and lists and dicts of them. They load in this
+            order, so random generators (:class:`torchrl.checkpoint.GlobalRNGState`) come last.
+        keep_last: how many of the newest checkpoints to keep, at least 1.
 
     Raises:
-        TypeError: a component lacks one of the two methods.
-        ValueError: there is no component, a name has other characters, or ``keep_last`` is below 1.
+        ValueError: if ``components`` is empty or ``keep_last`` is below 1.
+        TypeError: if a component lacks one of the two methods.
 
     Examples:
         >>> import tempfile
@@ -103,9 +73,11 @@ class Checkpoints:
         ...     path = checkpoints.save(2048, score=-3.5)
         ...     before = actor.weight.clone(), torch.rand(3)
         ...     _ = torch.nn.init.zeros_(actor.weight)
-        ...     _ = checkpoints.restore()
-        >>> path.name, torch.equal(actor.weight, before[0]), torch.equal(torch.rand(3), before[1])
-        ('000000002048', True, True)
+        ...     restored = checkpoints.restore()
+        >>> torch.equal(actor.weight, before[0]), torch.equal(torch.rand(3), before[1])
+        (True, True)
+        >>> restored.path.name, restored.frames, restored.differences
+        ('000000002048.ckpt', 2048, ())
     """
 
     def __init__(
@@ -115,101 +87,113 @@ class Checkpoints:
         *,
         keep_last: int = 2,
     ) -> None:
-        _check_components(components)
+        if not components:
+            raise ValueError("components={} is empty: name at least one")
+        for name, part in components.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise TypeError(
+                    f"component {name!r} is a {type(part).__name__}: give an object that has "
+                    "state_dict and load_state_dict"
+                )
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
             raise ValueError(f"keep_last={keep_last!r} must be an integer of at least 1")
         self.directory = Path(directory)
         self.components = dict(components)
         self.keep_last = keep_last
-        self._whole: dict[Path, Manifest] = {}
+        self._whole: dict[Path, Header] = {}
         self._damaged: set[Path] = set()
-        self._remove_unfinished()
+        for path in self.directory.glob(f"*.ckpt{PART}"):
+            _logger.info("removing %s, which a killed process left unfinished", path)
+            path.unlink()
 
     def save(
         self, frames: int, *, score: float | None, details: Mapping[str, Any] | None = None
     ) -> Path:
-        """Saves all components, then removes checkpoints that are not kept.
+        """Saves all components, then removes the checkpoints that are not kept.
 
         Args:
-            frames: frames collected so far, at least 0; the directory is named after it. Saving
-                at the same number again makes a second directory, which supersedes the first.
-            score: higher is better. One that is None or not finite is written as none, and never
-                the best.
-            details: plain values by name to be written into the manifest.
+            frames: frames collected so far, at least 0; the file is named after it. Saving at the
+                same number again replaces the earlier checkpoint.
+            score: higher is better. A checkpoint whose score is None or not finite is never the
+                best.
+            details: plain values by name, for the header of the file.
 
         Returns:
-            The checkpoint's directory, such as ``DIRECTORY/000000020480``.
+            The checkpoint, such as ``DIRECTORY/000000020480.ckpt``.
 
         Raises:
-            OSError: the disk has less space than the states need (``errno.ENOSPC``; nothing was
-                written), or a write failed.
-            CheckpointError: a state holds what could not be loaded again, or could not be written.
-            ValueError: ``frames`` or ``details`` is none of the above, or the directory has a
-                whole checkpoint of more frames, which would still be the newest.
+            OSError: the disk is full (``errno.ENOSPC``) or a write failed.
+            CheckpointError: a state holds something that could not be loaded again.
+            ValueError: ``frames`` or ``details`` is not as described, or the directory has a
+                checkpoint of more frames, which would still be the newest.
 
         Whatever is raised, earlier checkpoints are as they were.
         """
-        score = _check_numbers(frames, score)
-        details = _check_details(details or {})
-        self._check_newest(frames)
-        states = {name: component.state_dict() for name, component in self.components.items()}
+        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 0:
+            raise ValueError(f"frames={frames!r} must be an integer of at least 0")
+        details = dict(details or {})
+        try:
+            json.dumps(details, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"details={details!r} must hold plain, finite values: {error}"
+            ) from error
+        for path, header in self._verified().items():
+            if header.frames > frames:
+                raise ValueError(
+                    f"frames={frames} is less than the {header.frames} of checkpoint {path}, which "
+                    "would still be the newest: save to another directory, or move later "
+                    "checkpoints out of this one"
+                )
+        content = serialize({name: part.state_dict() for name, part in self.components.items()})
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True)
             sync(self.directory.parent)
-        check_space(self.directory, states)
-        path = self._free_name(frames)
-        stage = self._unfinished("stage", path)
-        try:
-            stage.mkdir()
-            files = write_states(stage, states)
-            manifest = Manifest(
-                frames=frames,
-                score=score,
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
-                versions=package_versions(),
-                machine=machine(),
-                details=details,
-                components=files,
-                files=describe_files(stage),
-            )
-            write_manifest(stage, manifest)
-            sync_tree(stage)
-            stage.rename(path)
-        except BaseException:
-            shutil.rmtree(stage, ignore_errors=True)
-            raise
-        sync(self.directory)
-        self._whole[path] = manifest
+        path = self._place(frames)
+        self._whole[path] = write_checkpoint(
+            path,
+            content,
+            frames=frames,
+            score=float(score) if score is not None and math.isfinite(score) else None,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=package_versions(),
+            machine=machine(),
+            details=details,
+            components=list(self.components),
+        )
         self._prune()
         return path
 
     def restore(self) -> Restored | None:
-        """Loads the newest checkpoint that verifies into the components.
+        """Loads the newest checkpoint that is whole into the components.
 
-        All files are checked and read before the first component is loaded. A checkpoint that
-        does not verify is passed over with a warning that names it and the file; it stays.
+        It is read and verified before the first component is loaded. A damaged one is passed over
+        with a warning that names it.
 
         Returns:
-            What was loaded; None if there is no checkpoint.
+            None if there is no checkpoint; else an object with the attributes ``path``,
+            ``frames``, ``details`` (the last two as given to :meth:`save`) and ``differences``:
+            how versions and machine differ from those that saved it, one text each. If there are
+            any, the same program may go on with other bits.
 
         Raises:
-            CheckpointError: there are checkpoints, but none verifies; or a component refused its
-                state (those before it are then loaded).
+            CheckpointError: there are checkpoints, but none is whole; or a component cannot take
+                its state (the components before it have then been loaded).
             ValueError: the checkpoint was saved with other components.
         """
         refused = []
         for path in reversed(list_checkpoints(self.directory)):
             try:
-                manifest = verify_checkpoint(path)
-                self._check_names(path, manifest)
-                states = {n: read_component(path, n, map_location=None) for n in self.components}
+                header, states = read_states(path)
             except CheckpointError as error:
-                self._refuse(path, error)
+                self._pass_over(path, error)
                 refused.append(str(error))
                 continue
-            self._whole[path] = manifest
             self._load(path, states)
-            return Restored(path, manifest, manifest.differences())
+            self._whole[path] = header
+            versions = differences(header.versions, package_versions())
+            machines = differences(header.machine, machine())
+            return Restored(path, header.frames, header.details, versions + machines)
         if refused:
             raise CheckpointError(
                 f"no checkpoint in {self.directory} can be used: {'; '.join(refused)}"
@@ -220,108 +204,151 @@ class Checkpoints:
         return f"{type(self).__name__}({str(self.directory)!r}, components={list(self.components)})"
 
     def _load(self, path: Path, states: Mapping[str, Any]) -> None:
+        if states.keys() != self.components.keys():
+            raise ValueError(
+                f"components={list(self.components)}, but checkpoint {path} was saved with "
+                f"{list(states)}: give the same, or use read_component for one of them"
+            )
         for name, component in self.components.items():
             try:
                 component.load_state_dict(states[name])
             except Exception as error:
                 raise CheckpointError(
-                    f"component {name!r} cannot take the state that checkpoint {path} has of it: "
-                    f"{error}"
+                    f"component {name!r} cannot take its state from checkpoint {path}: {error}"
                 ) from error
 
-    def _check_names(self, path: Path, manifest: Manifest) -> None:
-        if set(manifest.components) != set(self.components):
-            raise ValueError(
-                f"components={sorted(self.components)} given, but checkpoint {path} was saved with "
-                f"{sorted(manifest.components)}: give the same, or use read_component for one"
-            )
-
-    def _check_newest(self, frames: int) -> None:
-        for path, manifest in self._verified().items():
-            if manifest.frames > frames:
-                raise ValueError(
-                    f"frames={frames} after checkpoint {path}, which has {manifest.frames} and "
-                    "would still be the newest: use another directory, or move later checkpoints "
-                    "out of this one"
-                )
-
-    def _free_name(self, frames: int) -> Path:
-        taken = [found for path in list_checkpoints(self.directory) if (found := order(path))]
-        repeats = [repeat for other, repeat in taken if other == frames]
-        suffix = f"-{max(repeats) + 1}" if repeats else ""
-        return self.directory / f"{frames:012d}{suffix}"
-
-    def _unfinished(self, kind: str, path: Path) -> Path:
-        return self.directory / f".{kind}-{path.name}-{uuid.uuid4().hex}"
-
-    def _remove_unfinished(self) -> None:
-        if not self.directory.is_dir():
-            return
-        for path in self.directory.iterdir():
-            if _UNFINISHED.fullmatch(path.name):
-                _logger.info("removing %s, which was left half done", path)
-                shutil.rmtree(path, ignore_errors=True)
+    def _place(self, frames: int) -> Path:
+        """``FRAMES.ckpt``; beside a damaged one, ``FRAMES-1.ckpt``, and so on."""
+        path, number = self.directory / f"{frames:012d}.ckpt", 0
+        while path in self._damaged:
+            number += 1
+            path = self.directory / f"{frames:012d}-{number}.ckpt"
+        return path
 
     def _prune(self) -> None:
-        """Keeps the last ones and the best; of those at the same frames, the last counts."""
         whole = self._verified()
-        latest = {manifest.frames: path for path, manifest in whole.items()}
-        keep = set(list(latest.values())[-self.keep_last :])
-        scored = {path: manifest.score for path, manifest in whole.items()}
-        if (best := best_of(scored)) is not None:
-            keep.add(best)
+        keep = {*list(whole)[-self.keep_last :], _best(whole)}
         for path in whole.keys() - keep:
-            trash = self._unfinished("trash", path)
-            path.rename(trash)  # from here on nothing takes it for a checkpoint
-            sync(self.directory)
-            shutil.rmtree(trash, ignore_errors=True)
+            path.unlink()
             del self._whole[path]
 
-    def _verified(self) -> dict[Path, Manifest]:
-        """The checkpoints that verify, oldest first; each is read once."""
-        found = list_checkpoints(self.directory)
-        for path in found:
+    def _verified(self) -> dict[Path, Header]:
+        """Headers of the checkpoints that are whole, oldest first; each file is read once."""
+        paths = list_checkpoints(self.directory)
+        for path in paths:
             if path not in self._whole and path not in self._damaged:
                 try:
-                    self._whole[path] = verify_checkpoint(path)
+                    self._whole[path], _ = read_checkpoint(path)
                 except CheckpointError as error:
-                    self._refuse(path, error)
-        return {path: self._whole[path] for path in found if path in self._whole}
+                    self._pass_over(path, error)
+        return {path: self._whole[path] for path in paths if path in self._whole}
 
-    def _refuse(self, path: Path, error: CheckpointError) -> None:
+    def _pass_over(self, path: Path, error: CheckpointError) -> None:
         self._damaged.add(path)
         self._whole.pop(path, None)
         _logger.warning("CHECKPOINT %s IS NOT USED, and left as it is: %s", path, error)
 
 
-def _check_components(components: Mapping[str, Any]) -> None:
-    if not components:
-        raise ValueError("components={} has nothing to save: name at least one")
-    for name, component in components.items():
-        if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
-            raise ValueError(
-                f"component name {name!r} must be made of letters, digits, '.', '_' and '-'"
+def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints in a directory, oldest first; they are not verified.
+
+    Args:
+        directory: as given to :class:`Checkpoints`; it need not exist.
+
+    Raises:
+        CheckpointError: it has checkpoints of an earlier version, which this one cannot read.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from amber_trl.checkpoints import Checkpoints, list_checkpoints
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
+        ...     for frames in (2048, 4096, 6144):
+        ...         _ = checkpoints.save(frames, score=None)
+        ...     [path.name for path in list_checkpoints(directory)]
+        ['000000004096.ckpt', '000000006144.ckpt']
+    """
+    directory, found = Path(directory), {}
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if name := _NAME.fullmatch(path.name):
+            found[path] = int(name[1]), int(name[2] or 0)
+        elif _EARLIER_NAME.fullmatch(path.name) and path.is_dir():
+            raise CheckpointError(
+                f"checkpoint {path} is a directory, as earlier versions of amber_trl wrote them: "
+                "resume with the version that wrote it, or start the run again"
             )
-        for method in ("state_dict", "load_state_dict"):
-            if not callable(getattr(component, method, None)):
-                raise TypeError(
-                    f"component {name!r} is a {type(component).__name__} without {method}: give "
-                    "an object that has state_dict and load_state_dict"
-                )
+    return sorted(found, key=found.__getitem__)
 
 
-def _check_numbers(frames: int, score: float | None) -> float | None:
-    if isinstance(frames, bool) or not isinstance(frames, int) or frames < 0:
-        raise ValueError(f"frames={frames!r} must be an integer of at least 0")
-    return float(score) if score is not None and math.isfinite(score) else None
+def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the highest score, the newest of equals; None if none has a score.
+
+    Args:
+        directory: as given to :class:`Checkpoints`.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged, so its score is not known.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from amber_trl.checkpoints import Checkpoints, best_checkpoint
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     checkpoints = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)})
+        ...     for frames, score in ((2048, 5.0), (4096, None), (6144, -1.0), (8192, 2.0)):
+        ...         _ = checkpoints.save(frames, score=score)
+        ...     best_checkpoint(directory).name
+        '000000002048.ckpt'
+    """
+    return _best({path: read_checkpoint(path)[0] for path in list_checkpoints(directory)})
 
 
-def _check_details(details: Mapping[str, Any]) -> dict[str, Any]:
+def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
+    """Compares every checkpoint of a run, or one checkpoint, with its sums.
+
+    Args:
+        run: a run directory, its directory of checkpoints, or one checkpoint.
+
+    Returns:
+        Each checkpoint, oldest first, and what is wrong with it; None if it is whole.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint to verify.
+        CheckpointError: the checkpoints are of an earlier version.
+
+    Examples:
+        >>> import os
+        >>> import tempfile
+        >>> import torch
+        >>> from amber_trl.checkpoints import Checkpoints, verify_run
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     component = {"actor": torch.nn.Linear(2, 1)}
+        ...     path = Checkpoints(f"{run}/checkpoints", component).save(2048, score=None)
+        ...     os.truncate(path, 2000)
+        ...     [(path, problem)] = verify_run(run)
+        >>> problem
+        'checkpoint ...000000002048.ckpt is damaged: ... bytes follow its second line instead of ...'
+    """
+    run = Path(run)
+    inside = run / "checkpoints"
+    paths = [run] if run.is_file() else list_checkpoints(inside if inside.is_dir() else run)
+    if not paths:
+        raise FileNotFoundError(
+            f"run={str(run)!r} {'holds no checkpoint' if run.exists() else 'does not exist'}: name "
+            "the directory of a run that saved one, or a checkpoint"
+        )
+    return [(path, _problem(path)) for path in paths]
+
+
+def _problem(path: Path) -> str | None:
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(details), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"details={details!r} must hold finite numbers, strings, booleans, None, and lists "
-            f"and dicts of them: {error}"
-        ) from error
-    return found
+        read_checkpoint(path)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _best(headers: Mapping[Path, Header]) -> Path | None:
+    scores = {path: header.score for path, header in headers.items() if header.score is not None}
+    return max(reversed(scores), key=scores.__getitem__, default=None)  # the first of equals

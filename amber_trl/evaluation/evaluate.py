@@ -73,7 +73,7 @@ def evaluate_run(
         ...     _ = checkpoints.save(2048, score=None)
         ...     found = evaluate_run(run_dir, episodes=2)
         >>> found["policy"], found["lengths"], found["mean"] < 0
-        ('checkpoints/000000002048', [200, 200], True)
+        ('checkpoints/000000002048.ckpt', [200, 200], True)
     """
     check_numbers(episodes=episodes, seed=seed, max_frames=max_frames)
     path = find_policy(run_dir, checkpoint)

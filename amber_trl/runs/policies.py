@@ -46,7 +46,7 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
     ``module:id`` imports that module. Such a policy loads only where the caller names the same id.
 
     Args:
-        path: a run's ``policy.pt``, or the directory of one of its checkpoints, whose sums are
+        path: a run's ``policy.pt``, or one of its checkpoints, whose sums are
             then checked.
         env_id: what the file must say; None takes any id that imports no module.
 
@@ -75,7 +75,7 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
-    saved = read_component(path, "policy") if path.is_dir() else _read(path)
+    saved = read_component(path, "policy") if path.suffix == ".ckpt" else _read(path)
     if not isinstance(saved, Mapping):
         raise ValueError(
             f"path={str(path)!r} holds no policy of amber_trl, but a {type(saved).__name__}"
@@ -105,7 +105,7 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
 
     Raises:
         FileNotFoundError: the run has none; the message says what it has.
-        CheckpointError: ``best`` is asked for and a manifest is damaged.
+        CheckpointError: ``best`` is asked for and a checkpoint is damaged.
 
     Examples:
         >>> import tempfile

@@ -2,9 +2,9 @@
 
     python -m tests.checkpoints.killed_saves SAVED SCRATCH KILLS
 
-It first restores what was saved in SAVED. Then it kills at each fsync, rename, new directory and
-removal of two saves, and at KILLS random times, in directories below SCRATCH, and prints what it found as JSON. It forks, so
-that only one process imports torch.
+It first restores what was saved in SAVED. Then it kills at each write, fsync, rename, new directory
+and removal of two saves, and at KILLS random times, in directories below SCRATCH. It prints what it
+found as JSON. It forks, so that only one process imports torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from amber_trl.checkpoints import verify_run
 from tests.checkpoints.checkpointed import Learner
 
 _RENAMES = ("rename", "replace")
-_CALLS = (*_RENAMES, "fsync", "mkdir", "unlink", "rmdir")
+_CALLS = (*_RENAMES, "write", "fsync", "mkdir", "unlink")
+
+
+class Halved(io.FileIO):
+    """A file that is written in two calls each time, so that a kill can come between them."""
+
+    def write(self, content: Any) -> int:
+        half = len(content) // 2
+        return os.write(self.fileno(), content[:half]) + os.write(self.fileno(), content[half:])
 
 
 def kill_at_call(number: int, *, after: bool) -> None:
@@ -50,6 +58,12 @@ def kill_at_call(number: int, *, after: bool) -> None:
 
     for name in names:
         setattr(os, name, deadly(getattr(os, name)))
+    opened = Path.open
+
+    def halved(path: Path, mode: str = "r") -> Any:
+        return Halved(path, mode) if mode == "wb" else opened(path, mode)
+
+    setattr(Path, "open", halved)  # noqa: B010 (mypy knows no other way)
 
 
 def go_on(directory: Path, saves: int, report: TextIO) -> None:
@@ -93,7 +107,7 @@ def look(directory: Path, finished: int, expected: dict[int, list[float]]) -> in
     """All checkpoints verify, the newest is no older than the last finished save; its frames."""
     learner = Learner()
     restored = learner.checkpoints(directory).restore()
-    frames = 0 if restored is None else restored.manifest.frames
+    frames = 0 if restored is None else restored.frames
     assert finished <= frames <= finished + 10, (finished, frames)
     if restored is not None:
         problems = [problem for _, problem in verify_run(directory) if problem]
@@ -121,7 +135,8 @@ def at_each_call(directory: Path) -> int:
     for before, after in itertools.product((0, 3), (False, True)):
         for number in itertools.count(1):
             place = directory / "place"
-            shutil.copytree(directory / "three", place) if before else place.mkdir(parents=True)
+            if before:
+                shutil.copytree(directory / "three", place)
 
             def work(report: TextIO, number: int = number, after: bool = after) -> None:
                 kill_at_call(number, after=after)

@@ -19,7 +19,7 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from amber_trl.checkpoints import CheckpointError, list_checkpoints, verify_checkpoint
+from amber_trl.checkpoints import list_checkpoints, verify_run
 from tests.robustness.trainings import differences, finish, iterations, short, start
 
 FRAMES = 256
@@ -28,11 +28,12 @@ FRAMES = 256
 
 def newest_sound(run_dir: Path) -> int | None:
     """Iterations in the newest checkpoint that verifies, None if there is none."""
-    for path in reversed(list_checkpoints(run_dir / "checkpoints")):
-        try:
-            return verify_checkpoint(path).frames // FRAMES
-        except CheckpointError as error:
-            tqdm.write(str(error))
+    if not list_checkpoints(run_dir / "checkpoints"):
+        return None
+    for path, problem in reversed(verify_run(run_dir)):
+        if problem is None:
+            return int(path.stem) // FRAMES
+        tqdm.write(problem)
     return None
 
 

@@ -1,0 +1,216 @@
+"""One checkpoint is one file: how it is written, and how it is read and verified.
+
+The first line is the header, JSON text. The second line is the SHA-256 of the first. The rest is
+one ``torch.save`` of a dict with the state of every component; the header has its size and SHA-256.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 2
+PART = ".part"
+_MARGIN = 8 * 2**20  # bytes left free for the header and for the logs of a run
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, read or loaded; the message names it and says why.
+
+    Examples:
+        >>> from amber_trl.checkpoints import CheckpointError, read_component
+        >>> try:
+        ...     read_component("nowhere/000000002048.ckpt", "actor")
+        ... except CheckpointError as error:
+        ...     print(error)
+        checkpoint nowhere/000000002048.ckpt cannot be read: No such file or directory
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The first line of a checkpoint."""
+
+    format: int = FORMAT
+    frames: int
+    score: float | None  # None: never the best
+    created: str  # in UTC, ISO 8601
+    versions: Mapping[str, str]
+    machine: Mapping[str, str]
+    details: Mapping[str, Any]
+    components: list[str]
+    size: int  # of what follows the second line
+    sha256: str
+
+
+def serialize(states: Mapping[str, Any]) -> io.BytesIO:
+    """Serializes states by component, in memory: ``torch.save`` into a full disk says nothing of it.
+
+    Raises:
+        CheckpointError: a state cannot be saved, or not be loaded without running code.
+    """
+    content = io.BytesIO()
+    try:
+        torch.save(states, content)
+        content.seek(0)
+        if unsafe := torch.serialization.get_unsafe_globals_in_checkpoint(content):
+            raise TypeError(f"torch.load(weights_only=True) refuses {', '.join(sorted(unsafe))}")
+    except Exception as error:
+        if len(states) > 1:
+            for name in states:  # alone, the faulty one raises
+                serialize({name: states[name]})
+        raise CheckpointError(
+            f"the state of component {', '.join(states)} cannot be saved: {error!r}. Let its "
+            "state_dict return tensors, numbers, strings, and lists and dicts of them"
+        ) from error
+    return content
+
+
+def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
+    """Writes a checkpoint, in place of one of that name; it is there whole or not at all.
+
+    Raises:
+        OSError: the disk is full (``errno.ENOSPC``), or the write failed for another reason.
+    """
+    with content.getbuffer() as buffer:
+        sha256 = hashlib.sha256(buffer).hexdigest()
+        complete = Header(**header, size=len(buffer), sha256=sha256)
+        line = json.dumps(asdict(complete), allow_nan=False).encode() + b"\n"
+        _check_space(path.parent, len(buffer) + _MARGIN)
+        part = path.with_name(path.name + PART)
+        try:
+            with part.open("wb") as file:
+                file.write(line + _digest_line(line))
+                file.write(buffer)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    sync(path.parent)
+    return complete
+
+
+def sync(directory: Path) -> None:
+    """Returns when the directory's list of names is on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_checkpoint(path: Path) -> tuple[Header, bytes]:
+    """Reads the header and the serialized states, both compared with their sums.
+
+    Raises:
+        CheckpointError: the file cannot be read, is damaged, or has another format.
+    """
+    try:
+        with path.open("rb") as file:
+            line, digest, content = file.readline(), file.readline(), file.read()
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+    if digest != _digest_line(line):
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: its second line is not the SHA-256 of its first"
+        )
+    values = json.loads(line)
+    if values["format"] != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path} has format {values['format']}, and this amber_trl reads format "
+            f"{FORMAT}: use the version that saved it ({values['versions']['amber_trl']})"
+        )
+    header = Header(**values)
+    if len(content) != header.size:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: {len(content)} bytes follow its second line instead of "
+            f"{header.size}"
+        )
+    if hashlib.sha256(content).hexdigest() != header.sha256:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: the SHA-256 of its states is not the one in its header"
+        )
+    return header, content
+
+
+def read_states(
+    path: Path, map_location: torch.device | str | None = None
+) -> tuple[Header, dict[str, Any]]:
+    """Reads the header and the states by component, as they were saved.
+
+    Raises:
+        CheckpointError: as above, or torch cannot load it (a GPU it needs is missing, say).
+    """
+    header, content = read_checkpoint(path)
+    try:
+        states = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"checkpoint {path} cannot be loaded: {reason}") from error
+    return header, states
+
+
+def read_component(
+    path: str | os.PathLike[str],
+    name: str,
+    *,
+    map_location: torch.device | str | None = "cpu",
+) -> Any:
+    """Reads the state of one component from a checkpoint, which is verified first.
+
+    No code from the file runs, and no generator moves.
+
+    Args:
+        path: of the checkpoint.
+        name: of the component, as it was given to :class:`Checkpoints`.
+        map_location: where tensors go; None is the device that they were saved from.
+
+    Returns:
+        What the component's ``state_dict`` returned.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read, is damaged, or has no such component.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from amber_trl.checkpoints import Checkpoints, read_component
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = Checkpoints(directory, {"actor": torch.nn.Linear(2, 1)}).save(8, score=None)
+        ...     state = read_component(path, "actor")
+        >>> state["weight"].shape
+        torch.Size([1, 2])
+    """
+    header, states = read_states(Path(path), map_location)
+    if name not in states:
+        raise CheckpointError(
+            f"checkpoint {path} has no component {name!r}: it has {header.components}"
+        )
+    return states[name]
+
+
+def _digest_line(line: bytes) -> bytes:
+    return hashlib.sha256(line).hexdigest().encode() + b"\n"
+
+
+def _check_space(directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise OSError(
+            errno.ENOSPC,
+            f"a checkpoint needs {needed} bytes, but only {free} are free; nothing was written. "
+            "Make room, or save to another disk",
+            str(directory),
+        )
