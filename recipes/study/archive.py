@@ -1,74 +1,83 @@
-"""Finished runs as small compressed files, to be published."""
+"""Finished runs to be published: one zip per protocol and task."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
+import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from study.grid import Job
 
+_FILES = ("config.json", "episodes.csv", "iterations.csv", "summary.json", "versions.json")
 
-def archive(job: Job, directory: Path) -> int:
-    """Copies a finished run to ``directory/PROTOCOL/ENV_ID/SETUP-seedSEED``.
+
+def archive(job: Job, directory: Path) -> None:
+    """Adds a finished run to ``directory/PROTOCOL/ENV_ID.zip``, as ``SETUP-seedSEED/``.
 
     Episodes are kept exactly, the floats of iterations to six significant digits, and the
-    configuration with its run directory relative to ``directory``. The same run gives the same
-    bytes. Timing, policy and log are left out.
+    configuration with the run's name as its directory. Timing, policy, log and checkpoints are
+    left out. A kill or a full disk leaves the zip as it was.
 
     Args:
         job: a finished run.
-        directory: of all archived runs.
-
-    Returns:
-        Bytes of the copy.
+        directory: of all zips.
 
     Raises:
-        FileExistsError: if another run is archived there.
-        OSError: if the copy cannot be written.
+        FileExistsError: if the zip holds another run under this name.
+        OSError: if the zip cannot be written.
     """
-    source, target = job.run_dir, directory / job.name
-    config = json.loads((source / "config.json").read_text()) | {"run_dir": job.name}
-    files = {
-        "config.json": (json.dumps(config, indent=2, allow_nan=False) + "\n").encode(),
-        "versions.json": (source / "versions.json").read_bytes(),
-        "episodes.csv.gz": _compressed((source / "episodes.csv").read_text()),
-        "iterations.csv.gz": _compressed(_rounded((source / "iterations.csv").read_text())),
-        "summary.json": (source / "summary.json").read_bytes(),
-    }
-    _refuse_another(target, files)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        # Gone first and there last, so that files of two runs are never taken for a whole one.
-        (target / "summary.json").unlink(missing_ok=True)
-        for name, contents in files.items():
-            part = target / f"{name}.part"
-            part.write_bytes(contents)
-            part.replace(target / name)
-    except OSError as error:
-        raise OSError(
-            f"archive={str(directory)!r} cannot be written ({error.strerror}: {error.filename}): "
-            "see to that, or name another folder"
-        ) from error
-    return sum(map(len, files.values()))
-
-
-def _refuse_another(target: Path, files: Mapping[str, bytes]) -> None:
-    if not (target / "summary.json").exists():
-        return  # the copy was cut short
-    for name, contents in files.items():
-        if not (target / name).exists() or (target / name).read_bytes() != contents:
+    texts = {name: (job.run_dir / name).read_text() for name in _FILES}
+    config = json.loads(texts["config.json"]) | {"run_dir": job.name}
+    texts["config.json"] = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    texts["iterations.csv"] = _rounded(texts["iterations.csv"])
+    path, folder = _place(job, directory)
+    run = {f"{folder}/{name}": text.encode() for name, text in texts.items()}
+    published = _read(path)
+    if f"{folder}/config.json" in published:
+        if differing := [name for name in run if published.get(name) != run[name]]:
             raise FileExistsError(
-                f"{target} holds another run already (its {name} differs): name another archive, "
-                "or remove that run from it"
+                f"{path} already holds another run as {folder} ({', '.join(differing)} differ): "
+                "name another archive, or remove that run from it"
             )
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_zip(path, published | run)
 
 
-def _compressed(text: str) -> bytes:
-    return gzip.compress(text.encode(), mtime=0)  # no time stamp: equal contents, equal bytes
+def is_archived(job: Job, directory: Path) -> bool:
+    """Whether a run of this name is in an archive."""
+    path, folder = _place(job, directory)
+    return f"{folder}/config.json" in _read(path)
+
+
+def write_zip(path: Path, files: Mapping[str, bytes]) -> None:
+    """Writes a zip whole or not at all; equal files give equal bytes."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        with zipfile.ZipFile(file, "w") as zipped:
+            for name in sorted(files):
+                member = zipfile.ZipInfo(name)  # dated 1980, not now
+                member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                zipped.writestr(member, files[name], compresslevel=9)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _place(job: Job, directory: Path) -> tuple[Path, str]:
+    task, _, folder = job.name.rpartition("/")
+    return directory / f"{task}.zip", folder
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    if not path.exists():
+        return {}
+    with zipfile.ZipFile(path) as zipped:
+        return {name: zipped.read(name) for name in zipped.namelist()}
 
 
 def _rounded(table: str) -> str:

@@ -1,20 +1,65 @@
-"""The grid: setups by name, the parts of the paper's study, and the runs that they come to."""
+"""The study as a table: its parts, the setups by name, and the runs that they come to."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ppo_amber_config import Config, resolve
+from ppo_amber_config import Config, EffectiveConfig, resolve
 
 from amber_trl.envs import TASKS
 from study.setups import Setup
 
 Protocol = Literal["default", "paper"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A question, and the runs that answer it: every setup on every task with every seed."""
+
+    question: str
+    setups: tuple[str, ...]
+    tasks: tuple[str, ...] = tuple(TASKS)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    protocol: Protocol = "paper"
+
+
+_FIVE = (0, 1, 2, 3, 4)
+_REPLAYED = ("Pendulum-v1", "Swimmer-v5", "HalfCheetah-v5")
+_HUMANOIDS = ("Humanoid-v5", "HumanoidStandup-v5")
+_FIXED_CLIP = tuple(f"mber_l{length}_clip0.2" for length in (2, 4, 6, 8))
+_SMALL_STEP = ("ppo_lr4e-5", "amber_lr4e-5")
+_USUAL = (
+    *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v4"),
+    *("Swimmer-v5", "BipedalWalker-v3", "Pendulum-v1"),
+)
+_SWEPT = ("Pendulum-v1", "HalfCheetah-v5")
+_CLIPS = tuple(f"{method}_clip{clip}" for clip in (0.2, 0.4, 0.6) for method in ("ppo", "amber"))
+
+PARTS: dict[str, Part] = {
+    "main": Part("Does AMBER beat PPO?", ("ppo", "amber"), seeds=_FIVE),
+    "control": Part("Is it only the wider clip range?", ("ppo_clip0.4",), seeds=_FIVE),
+    "episodic": Part(
+        "Contiguous minibatches or uniform ones?", ("mber_l2", "mber_l2_episodic"), _REPLAYED, _FIVE
+    ),
+    "minibatch": Part(
+        "Minibatches of 64 frames or 64 L?",
+        tuple(name for setup in _FIXED_CLIP for name in (setup, f"{setup}_m64")),
+        ("BipedalWalkerHardcore-v3",),
+    ),
+    "mber": Part("Do two batches, never dropped, help?", ("mber_l2",)),
+    "length": Part("Do more batches help?", ("mber_l4", "mber_l6", "mber_l8"), _REPLAYED),
+    "step": Part("Does a small step size let old batches in?", _SMALL_STEP, _HUMANOIDS),
+    "default": Part(
+        "What do eight environments change?", ("ppo", "amber"), _USUAL, protocol="default"
+    ),
+    "clip": Part("Which clip range?", _CLIPS, _SWEPT),
+    "drop": Part("Which drop factor?", ("amber_drop0.1", "amber_drop0.3"), _SWEPT),
+}
+"""The parts in the order in which they are worth making."""
 
 _NUMBERS: dict[str, tuple[str, type[int] | type[float]]] = {
     "l": ("num_batches", int),
@@ -29,14 +74,14 @@ _WORDS: dict[str, tuple[str, Any]] = {
 
 
 def setup_options(name: str) -> dict[str, Any]:
-    """Options of the main recipe that a setup stands for.
+    """The options of the main recipe that a setup's name stands for.
 
     Args:
-        name: ``ppo``, ``mber`` or ``amber``, then what it changes, each after an underscore: ``l``,
-            ``clip``, ``drop`` or ``lr`` and the number, ``m64``, ``episodic``.
+        name: ``ppo``, ``mber`` or ``amber``, then each change after an underscore: ``l``, ``clip``,
+            ``drop`` or ``lr`` with its number, ``m64``, ``episodic``.
 
     Raises:
-        ValueError: if the name is none.
+        ValueError: if a change is unknown or an option is given twice.
 
     Examples:
         >>> setup_options("mber_l8_clip0.2_m64")
@@ -54,8 +99,8 @@ def setup_options(name: str) -> dict[str, Any]:
                 value = kind(number)
         except (KeyError, ValueError):
             raise ValueError(
-                f"setup {name!r}: {change!r} is no change to one; write ppo, mber or amber, and "
-                "after it _l8, _clip0.2, _drop0.1, _lr4e-5, _m64 or _episodic"
+                f"setup {name!r}: unknown change {change!r}; write ppo, mber or amber, followed by "
+                "any of _l8, _clip0.2, _drop0.1, _lr4e-5, _m64, _episodic"
             ) from None
         if option in options:
             raise ValueError(f"setup {name!r} gives {option} twice: leave out one of the two")
@@ -64,100 +109,42 @@ def setup_options(name: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some tasks times some setups, under one protocol."""
-
-    protocol: Protocol
-    tasks: tuple[str, ...]
-    setups: tuple[str, ...]
-
-
-_ALL = tuple(TASKS)
-_MBER = ("mber_l2", "mber_l4", "mber_l6", "mber_l8")
-_CLIPS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-_DROPS = (0.1, 0.15, 0.2, 0.25, 0.3)
-_HARDCORE = ("BipedalWalkerHardcore-v3",)
-_UNIFORM_AND_EPISODIC = ("HalfCheetah-v5", "Pendulum-v1", "Swimmer-v5")
-_HUMANOIDS = ("Humanoid-v5", "HumanoidStandup-v5")
-_FIXED = tuple(f"{setup}_clip0.2{m}" for setup in _MBER for m in ("", "_m64"))
-_CLIPPED = tuple(f"{setup}_clip{clip}" for setup in ("ppo", *_MBER) for clip in _CLIPS)
-_DROPPED = tuple(f"amber_drop{drop}" for drop in _DROPS)
-PARTS: dict[str, Part] = {
-    "main": Part("paper", _ALL, ("ppo", "amber")),
-    "control": Part("paper", _ALL, ("ppo_clip0.4",)),
-    "default": Part("default", _ALL, ("ppo", "amber")),
-    "mber": Part("paper", _ALL, ("mber_l2",)),
-    "episodic": Part("paper", _UNIFORM_AND_EPISODIC, ("mber_l2", "mber_l2_episodic")),
-    "minibatch": Part("paper", _HARDCORE, _FIXED),
-    "humanoid": Part("paper", _HUMANOIDS, ("ppo_lr4e-5", "amber_lr4e-5")),
-    "length": Part("paper", _ALL, _MBER),
-    "drop": Part("paper", _ALL, _DROPPED),
-    "clip": Part("paper", _ALL, _CLIPPED),
-}
-"""The paper's experiments, those first that tell most."""
-
-
-@dataclass(frozen=True)
 class Job:
-    """One run: its directory in the study, and what the main recipe is to do."""
+    """One run: its name, its directory, and the main recipe's options that make it."""
 
     name: str
-    config: Config
-    total_frames: int
+    run_dir: Path
+    options: dict[str, Any]
 
     @property
-    def run_dir(self) -> Path:
-        """Where the run's files go."""
-        assert self.config.run_dir is not None
-        return self.config.run_dir
+    def config(self) -> EffectiveConfig:
+        """The options with all that they imply."""
+        return resolve(Config(**self.options, run_dir=self.run_dir))
 
 
-def jobs(
-    study: Path, parts: Iterable[Part], seeds: Sequence[int], common: dict[str, Any]
-) -> list[Job]:
-    """The runs of some parts, each once, and part by part seed by seed, to be even if cut short.
+def jobs(study: Path, part: Part, shared: Mapping[str, Any]) -> list[Job]:
+    """The runs of a part, seed by seed, so that every setup has as many if time runs out.
 
     Args:
-        study: directory in which each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, SETUP being
-            the name that :class:`study.setups.Setup` gives it.
-        parts: in the order in which they are to be made.
-        seeds: of every task and setup.
-        common: options that all runs share.
+        study: directory of all runs. Each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, SETUP being the name that :class:`study.setups.Setup` gives the configuration: one run has
+            one directory, however the part writes its name.
+        part: what to make.
+        shared: further options of the main recipe, for all runs.
 
     Raises:
-        ValueError: if a setup is none, or options contradict each other.
+        ValueError: if a setup's name is wrong or its options contradict each other.
     """
-    found: dict[str, Job] = {}
-    for part in parts:
-        for job in _jobs(study, part, seeds, common):
-            found.setdefault(job.name, job)
-    return list(found.values())
-
-
-def _jobs(study: Path, part: Part, seeds: Sequence[int], common: dict[str, Any]) -> Iterator[Job]:
-    options = {name: setup_options(name) for name in part.setups}
-    for seed in seeds:
+    found = []
+    for seed in part.seeds:
         for task in part.tasks:
-            folder = task.replace("/", "-").replace(":", "-")
             for setup in part.setups:
-                given = {**options[setup], **common, "progress": False}
-                config = Config(env_id=task, protocol=part.protocol, seed=seed, **given)
+                options: dict[str, Any] = {"env_id": task, "protocol": part.protocol, "seed": seed}
+                options |= setup_options(setup) | dict(shared)
                 try:
-                    effective = resolve(config)
+                    config = asdict(resolve(Config(**options)))
                 except ValueError as error:
                     raise ValueError(f"setup {setup!r}: {error}") from error
-                proper = Setup.from_config(asdict(effective)).name
-                name = f"{part.protocol}/{folder}/{proper}-seed{seed}"
-                config = replace(config, run_dir=study / name)
-                yield Job(name, config, effective.total_frames)
-
-
-def command_line(config: Config) -> str:
-    """The command that makes the same run by hand."""
-    words = ["python", "recipes/ppo_amber_mujoco.py"]
-    for name, value in vars(config).items():
-        if value != getattr(Config, name):
-            option = name.replace("_", "-")
-            flag = f"--no-{option}" if value is False else f"--{option}"
-            words += [flag] if isinstance(value, bool) else [flag, str(value)]
-    return shlex.join(words)
+                folder = task.replace("/", "-").replace(":", "-")
+                name = f"{part.protocol}/{folder}/{Setup.from_config(config).name}-seed{seed}"
+                found.append(Job(name, study / name, options))
+    return found

@@ -1,72 +1,57 @@
-"""What makes the runs: a Ray cluster, which places them and replaces those whose worker dies."""
+"""Makes the runs on a Ray cluster, which places them and replaces those whose node dies."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from study import runs
+from amber_trl.runs import StopOnInterrupt
+from study import pools
 from study.grid import Job
-from study.pools import THREADS, Ended
+from study.pools import Ended
 
 
-class RayPool:
-    """Makes each run as a task of one core, in a worker process that makes no other.
+def make(jobs: Sequence[Job], address: str, retries: int) -> Generator[Ended]:
+    """Makes each run as a task of one core; yields the end of every attempt.
 
-    Ray tries a run again, on any node, when its worker or node dies. An error is no reason to try
-    again: it would come back. All nodes must have this checkout and the study directory at the
-    same paths.
+    All nodes need this checkout and the study directory at the same paths.
 
     Args:
+        jobs: the runs.
         address: of the cluster, as ``ray.init`` takes it; ``local`` starts one on this machine.
-        retries: further attempts at a run whose worker died.
+        retries: further attempts at a run whose process, worker or node dies.
 
     Raises:
         ImportError: if Ray is not installed.
         ConnectionError: if there is no cluster at the address.
     """
-
-    def __init__(self, address: str, retries: int) -> None:
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            f"ray_address={address!r}, but ray is not installed: install it with "
+            'pip install "amber_trl[ray]", or leave the option out'
+        ) from error
+    ray.init(address, log_to_driver=False)
+    task = ray.remote(num_cpus=1, max_retries=retries)(_make)
+    pending = {task.remote(job, retries): job for job in jobs}
+    asked = False
+    with StopOnInterrupt() as stop:
         try:
-            import ray
-        except ImportError as error:
-            raise ImportError(
-                f"ray_address={address!r}, but ray is not installed: install it with "
-                'pip install "amber_trl[ray]", or leave the option out'
-            ) from error
-        self._ray = ray
-        ray.init(address, runtime_env={"env_vars": THREADS}, log_to_driver=False)
-        # One task a worker, as a run settles threads, generators and the compiler's caches.
-        options = {"num_cpus": 1, "max_retries": retries, "max_calls": 1}
-        self._make = ray.remote(**options)(runs.make)
-        self._pending: dict[object, Job] = {}
-        self._stopping = False
-
-    def run(self, jobs: Sequence[Job]) -> Generator[Ended | None]:
-        """Makes all of them; yields each attempt's end, and None once a second in between."""
-        begun = {job.name: runs.attempts(job) + 1 for job in jobs}
-        self._pending = {self._make.remote(job): job for job in jobs}
-        try:
-            while self._pending:
-                done, _ = self._ray.wait(list(self._pending), timeout=1)
-                for task in done:
-                    yield self._ended(task, self._pending.pop(task))
-                for job in self._pending.values():
-                    if (attempts := runs.attempts(job)) > begun[job.name]:
-                        begun[job.name] = attempts
-                        yield Ended(job, "its worker died", again=True)
-                yield None
+            while pending:
+                for reference in ray.wait(list(pending), timeout=1)[0]:
+                    job = pending.pop(reference)
+                    try:
+                        yield from ray.get(reference)
+                    except ray.exceptions.RayError as error:
+                        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                        yield Ended(job, None if asked else reason)
+                if stop.requested and not asked:
+                    asked = True
+                    for reference in pending:
+                        ray.cancel(reference)  # a SIGINT, which the run gets as a request to stop
         finally:
-            self._ray.shutdown()
+            ray.shutdown()
 
-    def stop(self) -> None:
-        """Has the runs end after their iteration, and starts no others."""
-        self._stopping = True
-        for task in self._pending:
-            self._ray.cancel(task)
 
-    def _ended(self, task: object, job: Job) -> Ended:
-        try:
-            return Ended(job, self._ray.get(task))
-        except self._ray.exceptions.RayError as error:
-            reason = str(error).strip().partition("\n")[0]
-            return Ended(job, None if self._stopping else f"{type(error).__name__}: {reason}")
+def _make(job: Job, retries: int) -> list[Ended]:
+    return list(pools.make([job], 1, retries))

@@ -1,272 +1,103 @@
-"""One run of the study: what its directory says of it, and making it in this process."""
+"""One run of the study: what has become of it, the command that makes it, and its process."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
+import shlex
+import signal
+import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ppo_amber_config import resolve, saved_config
-from ppo_amber_mujoco import train
-
-from amber_trl._provenance import differences, package_versions
 from amber_trl.checkpoints import list_checkpoints
-from study.grid import Job, command_line
+from study.grid import Job
 
 LOG = "log.txt"
-"""What a run said on its standard output and error, attempt after attempt."""
-_LOCK = "run.lock"
-_BEGUN = "# begun "
-_WAY_OUT = "remove that run"
-_RESTORE = "restore it, or remove that run"
-_TABLES = ("episodes.csv", "iterations.csv")
-# What is read of a summary, and what it may be.
-_SUMMARY: dict[str, tuple[Any, str]] = {
-    "interrupted": (bool, "true or false"),
-    "final_score": (int | float | None, "a number or null"),
-    "speed_score": (int | float | None, "a number or null"),
-    "episodes": (int, "a whole number"),
-    "seconds": (int | float, "a number"),
-}
+"""What a run printed, attempt after attempt."""
+THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Environment of a process that makes a run on one core."""
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of a run that was asked to stop, and saved a checkpoint."""
+_RECIPE = Path(__file__).parents[1] / "ppo_amber_mujoco.py"
 # Options that say where and how a run is made, and not what it computes.
-_INCIDENTAL = {"run_dir", "overwrite", "checkpoint_interval", "resume", "progress", "tensorboard"}
-_INCIDENTAL |= {"num_threads"}
+_INCIDENTAL = {"run_dir", "resume", "overwrite", "checkpoint_interval", "progress", "tensorboard"}
+_INCIDENTAL |= {"compile", "compiled", "collector", "num_threads"}
 
-State = Literal["new", "interrupted", "finished", "damaged", "in use", "another"]
-
-
-class OtherRunError(ValueError):
-    """A directory holds a run of other options or versions than those asked for."""
-
-
-class DamagedRunError(ValueError):
-    """A file of a run is not as a run leaves it; the message names the file and the way out."""
+State = Literal["new", "interrupted", "finished", "other"]
 
 
 def state(job: Job) -> State:
-    """What has become of a run, by its files.
-
-    Raises:
-        DamagedRunError: if one of them cannot be used.
-        OtherRunError: if its directory holds a run that was made with other options, or one to go on
-            with that was begun under other versions.
-    """
-    directory = job.run_dir
-    made = _read(directory / "config.json")
-    if (directory / "iterations.csv.gz").exists():
-        raise DamagedRunError(
-            f"{directory} holds compressed tables, as a published run does: name another study "
-            "directory to make runs in"
-        )
-    if made is None:
-        if left := [name for name in ("summary.json", *_TABLES) if (directory / name).exists()]:
-            raise DamagedRunError(f"{directory} has {left} and no config.json: {_RESTORE}")
+    """What has become of a run, by its files; "other" if its directory holds another run."""
+    if not (job.run_dir / "config.json").exists():
         return "new"
-    wanted = json.loads(json.dumps(asdict(resolve(job.config)), default=str))
-    # What a run was compiled by is what came of the option.
-    compiled = "on" if made.get("compiled") else "off"
-    if lacking := sorted(wanted.keys() - made.keys()):
-        raise DamagedRunError(f"{directory / 'config.json'} lacks {lacking}: {_RESTORE}")
-    made |= {"compile": wanted["compile"] if wanted["compile"] == "auto" else compiled}
-    for name in sorted(made.keys() & wanted.keys() - _INCIDENTAL - {"compiled"}):
-        if made[name] != wanted[name] and str(made[name]) != str(wanted[name]):
-            raise OtherRunError(
-                f"{directory} holds a run with {name}={made[name]!r}, and {wanted[name]!r} is "
-                "asked for: name another study directory, or remove that run"
-            )
-    found = summary(job)
-    if found is None or found["interrupted"]:
-        if can_resume(job):
-            refuse_other_versions(job)
-        return "interrupted"
-    # Never to be made anew: its data are there, if not all.
-    for table in _TABLES:
-        if not (directory / table).exists():
-            raise DamagedRunError(f"{directory / table} of a finished run is missing: {_RESTORE}")
-    if frames(job) < job.total_frames:
-        raise DamagedRunError(
-            f"{directory / 'iterations.csv'} of a finished run has no whole row of frame "
-            f"{job.total_frames}: {_RESTORE}"
-        )
-    rows = max(0, (directory / "episodes.csv").read_bytes().count(b"\n") - 1)
-    if rows != found["episodes"]:
-        raise DamagedRunError(
-            f"{directory / 'episodes.csv'} of a finished run has {rows} whole rows, and summary.json "
-            f"says {found['episodes']}: {_RESTORE}"
-        )
-    return "finished"
+    if other_options(job):
+        return "other"
+    summary = read_summary(job)
+    return "interrupted" if summary is None or summary["interrupted"] else "finished"
 
 
-def refuse_other_versions(job: Job, *, shared: bool = False) -> None:
-    """Refuses a run of other versions than those that are installed.
-
-    Args:
-        job: the run.
-        shared: compare only packages that were there then and are now, as a report does.
-
-    Raises:
-        OtherRunError: if a version differs.
-    """
-    before, now = _read(job.run_dir / "versions.json"), package_versions()
-    if before is None:
-        return
-    if shared:
-        before = {name: version for name, version in before.items() if name in now}
-        now = {name: version for name, version in now.items() if name in before}
-    if changed := differences(before, now):
-        raise OtherRunError(
-            f"{job.run_dir} was made under other versions ({', '.join(changed)}): install those, "
-            f"name another study directory, or {_WAY_OUT}"
-        )
+def other_options(job: Job) -> list[str]:
+    """The options in which the run in the directory differs from the one asked for, in words."""
+    made = json.loads((job.run_dir / "config.json").read_text())
+    wanted = json.loads(json.dumps(asdict(job.config), default=str))
+    return [
+        f"{name}={made[name]!r} instead of {wanted[name]!r}"
+        for name in wanted
+        if name in made and name not in _INCIDENTAL and str(made[name]) != str(wanted[name])
+    ]
 
 
-def summary(job: Job) -> dict[str, Any] | None:
-    """What a run's ``summary.json`` says; None if there is none.
-
-    Raises:
-        DamagedRunError: if it does not say what every run's does.
-    """
+def read_summary(job: Job) -> dict[str, Any] | None:
+    """What the run's ``summary.json`` says; None if it has none."""
     path = job.run_dir / "summary.json"
-    found = _read(path)
-    if found is None:
-        return None
-    for name, (kinds, words) in _SUMMARY.items():
-        if not isinstance(found.get(name, ...), kinds):
-            said = repr(found[name]) if name in found else "not there"
-            raise DamagedRunError(f"{path}: {name} is {said}, and must be {words}: {_WAY_OUT}")
-    return found
+    return json.loads(path.read_text()) if path.exists() else None
 
 
-def frames(job: Job, since: float = 0.0) -> int:
-    """Frames that a run has logged so far, by the last row of its table.
-
-    0 if the table is older than ``since`` (a time), or that row is damaged.
-    """
-    try:
-        with (job.run_dir / "iterations.csv").open("rb") as table:
-            if os.fstat(table.fileno()).st_mtime < since:
-                return 0
-            size = table.seek(0, os.SEEK_END)
-            table.seek(max(0, size - 16384))
-            lines = table.read().split(b"\n")[1:-1]  # whole lines; the first is the header at most
-    except FileNotFoundError:
-        return 0
-    rows = [line for line in lines if line.strip()]
-    last = rows[-1].partition(b",")[0] if rows else b""
-    return int(last) if last.isdigit() else 0
-
-
-def in_use(job: Job) -> bool:
-    """Whether another process is making a run."""
-    for name in (_LOCK, "timing.csv"):  # the study's, and that of any RunDirectory
-        try:
-            with (job.run_dir / name).open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            continue
-        except BlockingIOError:
-            return True
-    return False
-
-
-def can_resume(job: Job) -> bool:
-    """Whether an interrupted run has a checkpoint to go on from."""
-    return bool(list_checkpoints(job.run_dir / "checkpoints"))
-
-
-def attempts(job: Job) -> int:
-    """How often a run was begun, by its log."""
-    try:
-        return (job.run_dir / LOG).read_text(errors="replace").count(_BEGUN)
-    except FileNotFoundError:
-        return 0
-
-
-def make(job: Job) -> str | None:
-    """Makes a run in this process, unless it is finished; what it says goes to its log.
-
-    It goes on from its last checkpoint, and starts anew where it has none. One that another process
-    is making is left to it.
-
-    Returns:
-        What went wrong, in a line, or None.
-    """
-    directory = job.run_dir
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _claimed(directory) as ours:
-            if not ours or state(job) == "finished":
-                return None
-            with _logged(directory / LOG, job):
-                anew = replace(job.config, overwrite=True)
-                train(saved_config(directory) if can_resume(job) else anew)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        contents = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedRunError(
-            f"{path} cannot be read ({error.strerror}): see to that, or name another study directory"
-        ) from error
-    except ValueError as error:
-        raise DamagedRunError(f"{path} is no JSON ({error}): {_WAY_OUT}") from error
-    if not isinstance(contents, dict):
-        raise DamagedRunError(f"{path} holds no object: {_WAY_OUT}")
-    return contents
-
-
-@contextmanager
-def _claimed(directory: Path) -> Iterator[bool]:
-    """Keeps other processes out of a run directory, if none is at work in it.
-
-    The system lets go when this one ends.
-    """
-    with (directory / _LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
+def arguments(job: Job) -> list[str]:
+    """The main recipe's arguments that start a run, or resume it if it has a checkpoint."""
+    if list_checkpoints(job.run_dir / "checkpoints"):
+        return ["--resume", str(job.run_dir), "--no-progress"]
+    words = []
+    for name, value in (job.options | {"progress": False, "run_dir": job.run_dir}).items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
         else:
-            yield True
+            words += [f"--{option}", str(value)]
+    begun = (job.run_dir / "config.json").exists()  # and killed before its first checkpoint
+    return [*words, "--overwrite"] if begun else words
 
 
-@contextmanager
-def _logged(path: Path, job: Job) -> Iterator[None]:
-    """Sends all that this process says to a file, whoever says it; an error's traceback too."""
-    kept = os.dup(1), os.dup(2)
-    with path.open("a", buffering=1) as log:
-        command = command_line(job.config)
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        log.write(f"{_BEGUN}{now}, process {os.getpid()} on {platform.node()}: {command}\n")
-        try:
-            _redirect(log.fileno(), log.fileno())
-            yield
-        except Exception:
-            traceback.print_exc()
-            raise
-        finally:
-            _redirect(*kept)
-            for descriptor in kept:
-                os.close(descriptor)
+def command_line(job: Job) -> str:
+    """The command that starts or resumes a run, as one would type it."""
+    return shlex.join(["python", "recipes/ppo_amber_mujoco.py", *arguments(job)])
 
 
-def _redirect(out: int, err: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(out, 1)
-    os.dup2(err, 2)
+def start(job: Job) -> subprocess.Popen[bytes]:
+    """Starts or resumes a run in a process and a session of its own, with its output in its log."""
+    job.run_dir.mkdir(parents=True, exist_ok=True)
+    with (job.run_dir / LOG).open("ab") as log:
+        log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {command_line(job)}\n".encode())
+        log.flush()
+        return subprocess.Popen(
+            [sys.executable, str(_RECIPE), *arguments(job)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | THREADS,
+            start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
+        )
+
+
+def problem(job: Job, code: int) -> str | None:
+    """What went wrong in a run that ended with an exit code, in a line; None if nothing did."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    if code in (0, *STOPPED):
+        return None
+    said = (job.run_dir / LOG).read_text(errors="replace").splitlines()
+    return said[-1]
