@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Self
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -17,31 +16,26 @@ from torchrl.data import SamplerWithoutReplacement, Storage, TensorDictReplayBuf
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.envs import Transform
 
-from amber_trl.data.parts import (
-    REFUSED,
+from amber_trl._checks import check_integer
+from amber_trl.data._checks import (
+    SEVERAL_WRITERS,
+    check_batch,
+    check_divides,
+    check_finite_frames,
+    check_layout,
+    check_one_writer,
     make_generator,
     make_sampler,
     make_storage,
     refuse_arguments,
     refuse_filter,
-)
-from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
-from amber_trl.data.states import check_count, check_generator, check_keys, check_transforms
-from amber_trl.data.validation import (
-    check_batch,
-    check_divides,
-    check_finite_frames,
-    check_layout,
-    check_positive,
-    flatten_batch,
     select_keys,
 )
+from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
 from amber_trl.data.writers import MultiBatchWriter
 from amber_trl.transforms.staleness import ISStalenessFilter
 
 __all__ = ["MultiBatchReplayBuffer"]
-
-_STATE = ("_storage", "_sampler", "_writer", "_transforms", "_batch_size", "_rng")
 
 
 class MultiBatchReplayBuffer(TensorDictReplayBuffer):
@@ -52,20 +46,21 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     stores a whole batch of :math:`N` frames in place of the oldest, and :meth:`refresh` has the
     staleness filter judge every stored batch; then each ``for minibatch in replay`` is one epoch:
     one pass over the :math:`k` active batches in :math:`N / M_{PPO}` minibatches of
-    :math:`M_{PPO} k` frames. Before ``L`` batches are stored, those that are count.
+    :math:`M_{PPO} k` frames. Until ``L`` batches have been stored, all stored batches count.
 
     It is a :class:`torchrl.data.TensorDictReplayBuffer` over an ordinary one-dimensional storage
     of ``L * N`` rows. It differs in that it writes whole batches only, that :meth:`extend` and
     :meth:`refresh` end a running epoch (where ``SamplerWithoutReplacement`` keeps a left-over),
     and that the minibatch grows with the batches in use. Memory is that of ``L * N`` frames of the
-    keys kept.
+    keys kept. One process writes to it: a collector with several workers yields its batches, and
+    the loop extends the buffer.
 
     Without ``staleness`` every stored batch is in use (the paper's MBER), and with
     ``num_batches=1`` this is the buffer of plain PPO.
 
     Args:
         num_batches: ``L``, the batches kept.
-        frames_per_batch: ``N``, the frames of one batch.
+        frames_per_batch: ``N``, the frames of one batch, at least 2.
         minibatch_size: ``M_PPO``, frames of a minibatch per batch in use; divides ``N``.
 
     Keyword Args:
@@ -78,12 +73,13 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         generator: source of the minibatches. Defaults to a new one on the storage's device,
             seeded from torch's global generator.
         transform: a transform of minibatches, as in any TorchRL buffer. :meth:`refresh` applies it
-            to the stored batches too.
+            to the stored batches too. Its inverse is applied by :meth:`extend` to the batch as it
+            comes, ``[E, T]``.
         check_finite: refuse a batch with a NaN or an infinity in any floating key.
         **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
 
     Raises:
-        TypeError: if an argument is one that this buffer refuses or does not know.
+        TypeError: if an argument is refused or unknown, or a number is not an integer.
         ValueError: if a number is out of range or does not divide, the storage has another
             size, or the sampler does not fit.
 
@@ -114,8 +110,13 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     ) -> None:
         refuse_arguments(kwargs)
         refuse_filter(transform)
-        self.num_batches = check_positive("num_batches", num_batches)
-        self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
+        self.num_batches = check_integer("num_batches", num_batches)
+        self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
+        if frames_per_batch == 1:
+            raise ValueError(
+                "frames_per_batch=1: one frame has no mean to measure staleness by, nor a "
+                "deviation to standardise advantages by; collect at least 2 frames per batch"
+            )
         check_divides("minibatch_size", minibatch_size, frames_per_batch)
         if staleness is not None and not isinstance(staleness, ISStalenessFilter):
             raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
@@ -158,22 +159,27 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """Store a batch in place of the oldest, and end a running epoch.
 
         Args:
-            tensordict: ``[N]`` or ``[E, T]`` with ``E * T = N`` frames, which is stored
-                environment by environment. It is not changed.
+            tensordict: ``[N]``, ``[E, T]`` or ``[workers, E, T]`` of ``N`` frames in all, time
+                last, which is stored environment by environment. It is not changed.
             update_priority: as in ``torchrl.data.TensorDictReplayBuffer``.
 
         Returns:
             ``int64`` ``[N]``, the rows written.
 
         Raises:
-            TypeError: if ``tensordict`` is no TensorDict.
+            TypeError: if ``tensordict`` is not a TensorDict.
             ValueError: if the number of frames is not ``N``, shapes or dtypes are not those
                 stored, or the sampler would mix the environments of ``[E, T]``.
             NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
             KeyError: if a key is missing, or one is there that earlier batches did not have.
                 Whatever is raised, the buffer is as it was.
         """
-        frames = flatten_batch(tensordict)
+        frames = tensordict
+        if len(self._transform):  # before time is flattened away, as an inverse may need it
+            frames = self._transform.inv(tensordict.clone(False))
+        if isinstance(frames, TensorDictBase) and frames.ndim > 0:
+            check_one_writer(frames, self.frames_per_batch)
+            frames = frames.reshape(-1) if frames.ndim > 1 else frames
         check_batch(frames, self.frames_per_batch)
         if isinstance(self._sampler, MultiBatchSampler):
             self._sampler.check_shape(tensordict.shape)
@@ -183,19 +189,17 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             frames = select_keys(frames, self.keys)
         if self.staleness is not None:
             self.staleness.check_frames(frames)
-        # Detached, since a storage would keep every graph ever written into it.
-        index = super().extend(frames.detach(), update_priority=update_priority)
+        # Detached, since a storage would keep every graph ever written into it. Not by
+        # TensorDictReplayBuffer.extend, which would apply the inverse transforms again.
+        index = self._extend(frames.detach())
+        if (
+            update_priority is not False
+            and (rank := frames.get(self.priority_key, None)) is not None
+        ):
+            self.update_priority(index, rank)
         self._end_epoch()
         self._needs_refresh = self.staleness is not None
         return index
-
-    def add(self, data: Any) -> NoReturn:
-        """Refused: this buffer stores whole batches.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("MultiBatchReplayBuffer stores whole batches: use extend, not add")
 
     def refresh(self) -> TensorDict:
         """Measure every stored batch under the current actor, and use the fresh ones.
@@ -331,21 +335,12 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """Restore :meth:`state_dict`; with a filter, sampling then raises until :meth:`refresh`.
 
         Raises:
-            KeyError, ValueError: if a key is missing, a value is out of range, the state is of a
-                buffer of another size, or other keys, shapes or dtypes are stored here. The buffer
-                is as it was.
+            ValueError: if the state is of a buffer of another ``num_batches`` or
+                ``frames_per_batch`` or of another sampler, or other shapes or dtypes are stored.
+            KeyError: if other keys are stored here, or an entry is missing.
         """
-        check_keys("MultiBatchReplayBuffer", state_dict, _STATE)
-        check_keys("storage", state_dict["_storage"], ("_storage", "initialized", "_len"))
         stored = TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
-        rows = state_dict["_storage"]["_len"]
-        self._check_parts(state_dict["_writer"], stored, rows, state_dict["_batch_size"])
-        check_generator(state_dict["_rng"], self._rng)
-        check_transforms(self._transform, state_dict["_transforms"])
-        if isinstance(self._sampler, MultiBatchSampler):
-            self._sampler.check_state(state_dict["_sampler"], rows)
-        else:  # before the storage is written, as another sampler's state raises
-            self._sampler.load_state_dict(state_dict["_sampler"])
+        self._check_saved(state_dict["_writer"], stored)
         with self._loading():
             super().load_state_dict(state_dict)
 
@@ -358,21 +353,29 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """
         path = Path(path)
         stored = TensorDict.load_memmap(path / "storage")
-        rows = json.loads((path / "storage" / "storage_metadata.json").read_text())["len"]
-        batch_size = json.loads((path / "buffer_metadata.json").read_text())["batch_size"]
-        self._check_parts(MultiBatchWriter.read(path / "writer"), stored, rows, batch_size)
-        saved = path / "transform.t"
-        transforms = torch.load(saved, weights_only=True) if saved.is_file() else {}
-        check_transforms(self._transform, transforms)
-        if self._rng is not None:
-            generator = TensorDict.load_memmap(path / "rng_state")
-            check_generator((generator["rng_state"], generator.device), self._rng)
-        if isinstance(self._sampler, MultiBatchSampler):
-            self._sampler.check_state(self._sampler.read(path / "sampler"), rows)
-        else:
-            self._sampler.loads(path / "sampler")
+        self._check_saved(MultiBatchWriter.read(path / "writer"), stored)
         with self._loading():
             super().loads(path)
+
+    def _check_saved(self, writer: dict[str, Any], stored: TensorDictBase) -> None:
+        """Raise unless saved batches are of this buffer's size and layout."""
+        self._writer.check_state(writer)
+        # TorchRL would merge other keys into those stored, and cast other dtypes.
+        if self._storage.initialized and not stored.is_empty():
+            check_layout(stored, self._storage[:])
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """Keep the generator object, of which others may hold a reference, with its new state."""
+        generator = self._rng
+        try:
+            yield
+        finally:
+            if generator is not None:
+                generator.set_state(self._rng.get_state())
+                self.set_rng(generator)
+            self._epoch_number += 1
+            self._needs_refresh = self.staleness is not None
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Use another sampler, with this buffer's generator, and return the previous one.
@@ -386,23 +389,18 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._needs_refresh = self.staleness is not None
         return previous
 
-    def set_writer(self, writer: Any) -> NoReturn:
-        """Refused: whole batches are written by the buffer's own writer.
+    def share(self, shared: bool = True) -> Self:
+        """Refused, unless ``shared`` is false: batches of several writers would mix.
+
+        TorchRL's multi-process collectors call this on the ``replay_buffer=`` they are given.
 
         Raises:
-            TypeError: always.
+            TypeError: if ``shared`` is true.
         """
-        raise TypeError(f"MultiBatchReplayBuffer takes no writer: {REFUSED['writer']}")
-
-    def set_storage(self, storage: Any, collate_fn: Any = None) -> NoReturn:
-        """Refused: the ages that the writer knows are those of its storage.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(
-            "MultiBatchReplayBuffer keeps its storage: build another buffer with storage="
-        )
+        if shared:
+            raise TypeError(f"share() refused: {SEVERAL_WRITERS}")
+        sharing: Self = super().share(shared)
+        return sharing
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Any:
         """Append a transform of minibatches, as in any TorchRL buffer.
@@ -424,34 +422,3 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     def _make_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
         return make_sampler(sampler, self.frames_per_batch, filtered=self.staleness is not None)
-
-    def _check_parts(
-        self, writer: dict[str, Any], stored: TensorDictBase, rows: Any, batch_size: Any
-    ) -> None:
-        """Raise unless saved parts fit each other and this buffer."""
-        self._writer.check_state(writer)
-        # TorchRL would merge other keys into those stored, and cast other dtypes.
-        if self._storage.initialized and not stored.is_empty():
-            check_layout(stored, self._storage[:])
-        capacity = self._storage.max_size
-        check_count("_len", rows, 0 if stored.is_empty() else capacity, self.frames_per_batch)
-        if not stored.is_empty() and stored.shape != (capacity,):
-            raise ValueError(
-                f"_storage of the state has shape {tuple(stored.shape)}, this buffer's "
-                f"{(capacity,)}: load the state of a buffer of this size"
-            )
-        self._writer.check_state(writer, rows)
-        check_divides("_batch_size", batch_size, self.frames_per_batch)
-
-    @contextmanager
-    def _loading(self) -> Iterator[None]:
-        """Keep the generator object, of which others may hold a reference, and its new state."""
-        generator = self._rng
-        try:
-            yield
-        finally:  # even of a file that is damaged where nothing could have been checked before
-            if generator is not None:
-                generator.set_state(self._rng.get_state())
-                self.set_rng(generator)
-            self._epoch_number += 1
-            self._needs_refresh = self.staleness is not None

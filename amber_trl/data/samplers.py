@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from torch import Tensor
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
-from amber_trl.data.states import check_active, check_count, check_epoch, check_keys
-from amber_trl.data.validation import check_divides, check_positive
+from amber_trl._checks import check_integer
+from amber_trl.data._checks import check_divides, storage_device
 
-__all__ = ["AdaptiveMinibatchSampler", "EpisodicMinibatchSampler", "MultiBatchSampler"]
+__all__ = ["AdaptiveMinibatchSampler", "MultiBatchSampler"]
 
 
 class MultiBatchSampler(Sampler):
@@ -34,7 +33,8 @@ class MultiBatchSampler(Sampler):
         frames_per_batch: ``N``, the rows of one slot.
 
     Raises:
-        ValueError: if ``frames_per_batch`` is not a positive integer.
+        TypeError: if ``frames_per_batch`` is not an integer.
+        ValueError: if it is below 1.
 
     Examples:
         >>> class InOrder(MultiBatchSampler):
@@ -53,7 +53,7 @@ class MultiBatchSampler(Sampler):
     """
 
     def __init__(self, frames_per_batch: int) -> None:
-        self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
+        self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
         self._active: tuple[int, ...] | None = None
         self._mask_length: int | None = None
         self._batch_size = 0
@@ -75,7 +75,7 @@ class MultiBatchSampler(Sampler):
                 stored batch.
 
         Raises:
-            TypeError: if a slot is no integer.
+            TypeError: if a slot is not an integer.
             ValueError: if no slot is in use, a number is negative or repeated, or a tensor is not
                 one-dimensional. A mask of another number of batches than stored raises when
                 sampling.
@@ -142,10 +142,9 @@ class MultiBatchSampler(Sampler):
         return super().can_sample(storage, batch_size) and fits and whole
 
     def check_shape(self, shape: torch.Size) -> None:
-        """Refuse a batch of this shape, ``[N]`` or ``[E, T]``, if its frames would be mistaken.
+        """Raise ``ValueError`` if this sampler cannot serve batches of this shape, ``[E, T]``.
 
-        Raises:
-            ValueError: if the sampler takes frames of two environments for those of one.
+        A buffer calls it with the shape of each batch, before it is flattened.
         """
 
     def epoch(self, storage: Storage, batch_size: int) -> Tensor:
@@ -189,10 +188,6 @@ class MultiBatchSampler(Sampler):
             )
         return self._draw_epoch(torch.tensor(slots, device=storage_device(storage)), batch_size)
 
-    def _randint(self, high: int, size: int, like: Tensor) -> Tensor:
-        device = self._rng.device if self._rng is not None else like.device
-        return torch.randint(high, (size,), generator=self._rng, device=device).to(like.device)
-
     def extend(self, index: Tensor) -> None:
         """Make every stored batch active and discard the epoch, as rows were written."""
         self.set_active(None)
@@ -228,40 +223,20 @@ class MultiBatchSampler(Sampler):
         """Restore :meth:`state_dict`; the epoch goes on where it was.
 
         Raises:
-            KeyError, ValueError: as :meth:`check_state` does. The sampler is as it was.
+            ValueError: if the state is of a sampler of another class or with other arguments.
         """
-        self.check_state(state_dict)
+        if (saved := state_dict.get("settings")) != self._settings():
+            raise ValueError(
+                f"state of a sampler with {saved} given to one with {self._settings()}: build the "
+                "sampler as the saved one was"
+            )
         active, epoch = state_dict["active"], state_dict["epoch"]
-        self._active = None if active is None else tuple(int(slot) for slot in active)
+        self._active = None if active is None else tuple(active)
         self._mask_length = None
         self._epoch = None if epoch is None else epoch.clone()
-        self._position = int(state_dict["position"])
-        self._batch_size = int(state_dict["batch_size"])
-        self._ran_out = bool(state_dict["ran_out"])
-
-    def check_state(self, state_dict: dict[str, Any], rows: int | None = None) -> None:
-        """Raise unless :meth:`load_state_dict` could load a state.
-
-        Args:
-            state_dict: what :meth:`state_dict` returned.
-            rows: the rows of the storage that it is to sample from, if known.
-
-        Raises:
-            KeyError: if a key is missing.
-            ValueError: if it is of a sampler of another class or with other arguments, or a value
-                is out of range.
-        """
-        check_keys(type(self).__name__, state_dict, self.state_dict())
-        if state_dict["settings"] != self._settings():
-            raise ValueError(
-                f"state of a sampler with {state_dict['settings']} given to one with "
-                f"{self._settings()}: build the sampler as the saved one was"
-            )
-        epoch = state_dict["epoch"]
-        check_active(state_dict["active"], None if rows is None else rows // self.frames_per_batch)
-        check_epoch(epoch, rows)
-        check_count("position", state_dict["position"], 0 if epoch is None else len(epoch))
-        check_count("batch_size", state_dict["batch_size"], self.frames_per_batch)
+        self._position = state_dict["position"]
+        self._batch_size = state_dict["batch_size"]
+        self._ran_out = state_dict["ran_out"]
 
     def _settings(self) -> dict[str, Any]:
         """What a saved epoch depends on."""
@@ -275,13 +250,7 @@ class MultiBatchSampler(Sampler):
 
     def loads(self, path: str | Path) -> None:
         """Restore what :meth:`dumps` wrote; no code of the file is executed."""
-        self.load_state_dict(self.read(path))
-
-    @staticmethod
-    def read(path: str | Path) -> dict[str, Any]:
-        """The state that :meth:`dumps` wrote."""
-        state: dict[str, Any] = torch.load(Path(path) / "sampler.pt", weights_only=True)
-        return state
+        self.load_state_dict(torch.load(Path(path) / "sampler.pt", weights_only=True))
 
     def __repr__(self) -> str:
         active = "all" if self._active is None else list(self._active)
@@ -308,7 +277,8 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
             :math:`k N / M_{PPO}` of them (the paper's ablation).
 
     Raises:
-        ValueError: if ``frames_per_batch`` is not a positive integer.
+        TypeError: if ``frames_per_batch`` is not an integer.
+        ValueError: if it is below 1.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -345,74 +315,6 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
         return rows[order].view(-1, self.minibatch_size(batch_size, len(slots)))
 
 
-class EpisodicMinibatchSampler(MultiBatchSampler):
-    r"""Minibatches of consecutive frames, the paper's comparison with random ones.
-
-    Each minibatch is one run of :math:`M_{PPO} k` consecutive frames of one environment in one of
-    the :math:`k` active batches, its place drawn uniformly; an epoch has :math:`N / M_{PPO}`
-    minibatches (Section 6.2 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Runs
-    overlap and may cross the end of an episode. ``torchrl.data.SliceSampler`` draws slices within
-    trajectories instead.
-
-    Args:
-        frames_per_batch: ``N``, the rows of one batch, stored environment by environment, as
-            ``[E, T]`` batches are when flattened.
-        frames_per_lane: ``T``, the consecutive frames of one environment; it must divide ``N``.
-            Defaults to ``N``, one environment.
-
-    Raises:
-        ValueError: if a number is not a positive integer, or ``frames_per_lane`` does not divide
-            ``frames_per_batch``; when sampling, if a run is longer than a lane; when a buffer of
-            this library is given ``[E, T]``, if a lane is of two environments.
-
-    Examples:
-        >>> sampler = EpisodicMinibatchSampler(frames_per_batch=8, frames_per_lane=4)
-        >>> sampler.minibatch_size(batch_size=2, num_active=2)
-        4
-    """
-
-    def __init__(self, frames_per_batch: int, frames_per_lane: int | None = None) -> None:
-        super().__init__(frames_per_batch)
-        lane = frames_per_batch if frames_per_lane is None else frames_per_lane
-        self.frames_per_lane = check_divides("frames_per_lane", lane, frames_per_batch)
-
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"frames_per_lane": self.frames_per_lane}
-
-    def minibatch_size(self, batch_size: int, num_active: int) -> int:
-        """Rows of one minibatch: ``batch_size * num_active``."""
-        return batch_size * num_active
-
-    def check_shape(self, shape: torch.Size) -> None:
-        """Refuse ``[E, T]`` unless a lane is within one environment.
-
-        Raises:
-            ValueError: if ``frames_per_lane`` does not divide ``T``.
-        """
-        if len(shape) == 2 and shape[1] % self.frames_per_lane:
-            raise ValueError(
-                f"batch of shape {list(shape)} with frames_per_lane={self.frames_per_lane}: runs "
-                f"would cross from one environment to the next; give the sampler frames_per_lane="
-                f"{shape[1]}"
-            )
-
-    def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
-        length = self.minibatch_size(batch_size, len(slots))
-        if length > self.frames_per_lane:
-            raise ValueError(
-                f"a run of batch_size * active = {batch_size} * {len(slots)} = {length} frames is "
-                f"longer than frames_per_lane={self.frames_per_lane}: use a smaller batch_size, "
-                "fewer batches or fewer environments"
-            )
-        minibatches = self.frames_per_batch // batch_size
-        lanes = self.frames_per_batch // self.frames_per_lane
-        slot = slots[self._randint(len(slots), minibatches, slots)]
-        lane = self._randint(lanes, minibatches, slots)
-        offset = self._randint(self.frames_per_lane - length + 1, minibatches, slots)
-        first = slot * self.frames_per_batch + lane * self.frames_per_lane + offset
-        return first[:, None] + torch.arange(length, device=slots.device)
-
-
 def _slot_numbers(slots: Sequence[int] | Tensor) -> tuple[int, ...]:
     if isinstance(slots, Tensor):
         if slots.ndim != 1:
@@ -421,18 +323,10 @@ def _slot_numbers(slots: Sequence[int] | Tensor) -> tuple[int, ...]:
                 "tensor, of slot numbers or of one boolean per stored batch"
             )
         slots = (slots.nonzero().flatten() if slots.dtype == torch.bool else slots).tolist()
-    if any(isinstance(slot, bool) or not isinstance(slot, Integral) for slot in slots):
-        raise TypeError(f"slots={slots}: give slot numbers, or a boolean tensor of one per slot")
-    numbers = tuple(sorted(int(slot) for slot in slots))
-    if not numbers or numbers[0] < 0 or len(set(numbers)) != len(numbers):
+    numbers = tuple(sorted(check_integer("slots", slot, low=0) for slot in slots))
+    if not numbers or len(set(numbers)) != len(numbers):
         raise ValueError(
-            f"slots={list(numbers)}: give at least one slot number, each once and none negative, "
-            "or None for every stored batch"
+            f"slots={list(numbers)}: give at least one slot number, each once, or None for every "
+            "stored batch"
         )
     return numbers
-
-
-def storage_device(storage: Storage) -> torch.device:
-    """Where a storage keeps its rows; the CPU while it does not know yet."""
-    device = getattr(storage, "device", None)
-    return torch.device("cpu" if device in (None, "auto") else device)

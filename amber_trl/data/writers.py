@@ -11,9 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import RoundRobinWriter, Storage, TensorStorage
 
-from amber_trl.data.samplers import storage_device
-from amber_trl.data.states import check_count, check_keys
-from amber_trl.data.validation import check_batch, check_layout, check_positive
+from amber_trl._checks import check_integer
+from amber_trl.data._checks import check_batch, check_layout, storage_device
 
 __all__ = ["MultiBatchWriter"]
 
@@ -24,12 +23,15 @@ class MultiBatchWriter(RoundRobinWriter):
     TorchRL's ``RoundRobinWriter`` writes as many rows as come, so that one short batch shifts all
     later ones across the slots. This one refuses a batch of another size or layout before it
     touches the storage. Its state is the position of the next batch, from which every age follows.
+    It does not work with ``ConsumingSampler`` (``consume_after_n_samples``), which writes single
+    rows.
 
     Args:
         frames_per_batch: ``N``, the rows of one batch.
 
     Raises:
-        ValueError: if ``frames_per_batch`` is not a positive integer.
+        TypeError: if ``frames_per_batch`` is not an integer.
+        ValueError: if it is below 1.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -46,7 +48,7 @@ class MultiBatchWriter(RoundRobinWriter):
 
     def __init__(self, frames_per_batch: int) -> None:
         super().__init__()
-        self.frames_per_batch = check_positive("frames_per_batch", frames_per_batch)
+        self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
 
     def register_storage(self, storage: Storage) -> None:
         """Write to ``storage`` from now on; TorchRL's buffers call this.
@@ -54,6 +56,8 @@ class MultiBatchWriter(RoundRobinWriter):
         Raises:
             ValueError: unless it is an empty one-dimensional tensor storage of whole batches.
         """
+        if storage is getattr(self, "_storage", None):
+            return  # again, in a ReplayBufferEnsemble
         if (
             not isinstance(storage, TensorStorage)
             or storage.ndim != 1
@@ -64,7 +68,7 @@ class MultiBatchWriter(RoundRobinWriter):
                 f"storage {type(storage).__name__} of ndim={storage.ndim}, max_size="
                 f"{storage.max_size} and {len(storage)} rows: give an empty, one-dimensional "
                 f"tensor storage of a multiple of frames_per_batch={self.frames_per_batch} rows, "
-                "such as LazyTensorStorage; what it is to hold comes by extend() or loads()"
+                "such as LazyTensorStorage, and fill it by extend() or loads()"
             )
         super().register_storage(storage)
 
@@ -88,7 +92,7 @@ class MultiBatchWriter(RoundRobinWriter):
             ``int64`` ``[frames_per_batch]``, the rows written.
 
         Raises:
-            TypeError: if ``data`` is no TensorDict.
+            TypeError: if ``data`` is not a TensorDict.
             ValueError: if it has another number of rows, or other shapes or dtypes than stored.
             KeyError: if it has other keys than stored.
         """
@@ -99,15 +103,26 @@ class MultiBatchWriter(RoundRobinWriter):
         return super().extend(data)
 
     def add(self, data: Any) -> int:
-        """Refused: single rows are no batch.
+        """Refused: a single row is not a batch.
 
         Raises:
             TypeError: always.
         """
         raise TypeError("MultiBatchWriter writes whole batches: use extend, not add")
 
+    def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
+        """Refused: rows written one by one would tear batches.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "MultiBatchWriter writes whole batches, not single rows: leave out "
+            "consume_after_n_samples= and ConsumingSampler, or use TorchRL's own writer"
+        )
+
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next batch and the size of the buffer it is a position in."""
+        """The position of the next batch and the size of the buffer that it belongs to."""
         return super().state_dict() | {
             "frames_per_batch": self.frames_per_batch,
             "num_batches": self._num_batches,
@@ -117,23 +132,13 @@ class MultiBatchWriter(RoundRobinWriter):
         """Restore :meth:`state_dict`.
 
         Raises:
-            KeyError, ValueError: as :meth:`check_state` does. The writer is as it was.
+            ValueError: if it is of a buffer of another size.
         """
         self.check_state(state_dict)
         super().load_state_dict(state_dict)
 
-    def check_state(self, state_dict: dict[str, Any], rows: int | None = None) -> None:
-        """Raise unless :meth:`load_state_dict` could load a state.
-
-        Args:
-            state_dict: what :meth:`state_dict` returned.
-            rows: the rows stored in the storage that it is to write to, if known.
-
-        Raises:
-            KeyError: if the position is missing.
-            ValueError: if it is of a buffer of another size, or the position is not the start of
-                a batch or, while there is room, not the first free row.
-        """
+    def check_state(self, state_dict: dict[str, Any]) -> None:
+        """Raise ``ValueError`` if a state is of a buffer of another size."""
         for name, own in (
             ("frames_per_batch", self.frames_per_batch),
             ("num_batches", self._num_batches),
@@ -143,14 +148,6 @@ class MultiBatchWriter(RoundRobinWriter):
                     f"state of {name}={other} given to a buffer of {name}={own}: build the buffer "
                     f"with {name}={other}"
                 )
-        check_keys("MultiBatchWriter", state_dict, ["_cursor"])
-        capacity, frames = self._storage.max_size, self.frames_per_batch
-        cursor = check_count("_cursor", state_dict["_cursor"], capacity - frames, frames)
-        if rows is not None and rows < capacity and cursor != rows:
-            raise ValueError(
-                f"_cursor={cursor} of the state, while {rows} of {capacity} rows are stored, must "
-                f"be {rows}, the first free row: load another state"
-            )
 
     def dumps(self, path: str | Path) -> None:
         """Write :meth:`state_dict` to ``path/writer.json``."""

@@ -18,7 +18,6 @@ from torchrl.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
     ReplayBuffer,
-    SamplerWithoutReplacement,
     Storage,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
@@ -223,10 +222,6 @@ UNLIKE: dict[str, tuple[Callable[[], MultiBatchReplayBuffer], str]] = {
     "another shape": (
         lambda: other_layout(lambda td: td.set("action", td["action"][:, :1])),
         r"'action'.*\(2,\).*\(1,\)",
-    ),
-    "another sampler": (
-        lambda: make_replay(0, 1, sampler=SamplerWithoutReplacement()),
-        "sampler|len",
     ),
 }
 

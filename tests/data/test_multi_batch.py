@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict, lazy_stack
+from torchrl.collectors import MultiSyncCollector
 from torchrl.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
+    RandomSampler,
+    ReplayBufferEnsemble,
     SamplerWithoutReplacement,
     Storage,
     TensorDictReplayBuffer,
 )
-from torchrl.envs import Compose, DoubleToFloat
+from torchrl.envs import Compose, DoubleToFloat, EnvCreator
+from torchrl.objectives.value import GAE
 
-from amber_trl.data import EpisodicMinibatchSampler, MultiBatchReplayBuffer, MultiBatchWriter
+from amber_trl.data import (
+    AdaptiveMinibatchSampler,
+    EpisodicMinibatchSampler,
+    MultiBatchReplayBuffer,
+    MultiBatchWriter,
+)
+from amber_trl.envs import make_env
+from amber_trl.modules import value_critic
 from tests.data.frames import (
     L,
     M,
@@ -92,6 +104,29 @@ def test_environments_are_stored_one_after_the_other() -> None:
     replay.extend(make_batch(1, 2, 4))
     assert replay[:]["frame"].tolist() == frames_of(1)
     assert replay[:].batch_size == torch.Size([N])
+
+
+def test_workers_and_their_environments_are_stored_one_after_the_other() -> None:
+    """A collector of two processes with two environments each yields ``[2, 2, T]``."""
+    creators = [EnvCreator(partial(make_env, "Pendulum-v1", 2, seed=seed)) for seed in (0, 10)]
+    collector = MultiSyncCollector(creators, frames_per_batch=16, total_frames=16)
+    try:
+        (batch,) = list(collector)
+    finally:
+        collector.shutdown()
+    assert batch.shape == (2, 2, 4)
+    replay = MultiBatchReplayBuffer(2, 16, 4, sampler=EpisodicMinibatchSampler(16, 4))
+    replay.extend(batch)
+    stored = replay.storage[:]
+    observations = [
+        batch[worker, env, step]["observation"]
+        for worker in range(2)
+        for env in range(2)
+        for step in range(4)
+    ]
+    assert torch.equal(stored["observation"], torch.stack(observations))
+    for run in stored.reshape(4, 4):  # each one environment's consecutive frames
+        assert torch.equal(run["observation"][1:], run["next", "observation"][:-1])
 
 
 def test_batches_need_not_be_contiguous() -> None:
@@ -234,6 +269,47 @@ def test_refresh_measures_what_the_transform_makes_and_leaves_the_storage() -> N
     replay.refresh()
     assert (replay.storage[:] == before).all()
     assert set(replay.storage[:].keys(True, True)) == set(before.keys(True, True))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 2, 2)])
+def test_inverse_transforms_see_time(shape: tuple[int, ...]) -> None:
+    """Advantages made on the way in are those of each environment alone."""
+    gae = GAE(gamma=0.9, lmbda=0.9, value_network=value_critic(3))
+    batch = make_batch(0, *shape).apply(lambda value: value.float() if value.is_floating_point() else value)  # fmt: skip
+    batch["next", "reward"] = torch.randn(*shape, 1)
+    batch["next", "terminated"] = batch["next", "done"] = torch.zeros(*shape, 1).bool()
+    replay = make_replay(keys=["frame", "advantage"])
+    replay.append_transform(gae, invert=True)
+    replay.extend(batch)
+    assert "advantage" not in batch
+    assert torch.equal(replay.storage[:]["frame"], batch["frame"].flatten())
+    expected = gae(batch)["advantage"].reshape(-1, 1)
+    torch.testing.assert_close(replay.storage[:]["advantage"], expected)
+
+
+def test_an_ensemble_of_filled_buffers() -> None:
+    members = [
+        make_replay(*numbers, sampler=AdaptiveMinibatchSampler(N, scale_minibatch=False))
+        for numbers in ((0, 1), (2, 3))
+    ]
+    ensemble = ReplayBufferEnsemble(*members, batch_size=2 * M, sample_from_all=True)
+    frames = torch.cat([ensemble.sample()["frame"] for _ in range(2 * N // M)], 1)
+    assert [sorted(of_one.tolist()) for of_one in frames] == [frames_of(0, 1), frames_of(2, 3)]
+
+
+class Ranked(RandomSampler):
+    """Keeps the priorities that it is told."""
+
+    def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
+        self.told = priority
+
+
+def test_priorities_that_come_with_a_batch_are_passed_on() -> None:
+    for update_priority in (None, True, False):
+        replay = make_replay(sampler=Ranked())
+        batch = make_batch(0).set("td_error", torch.arange(N))
+        replay.extend(batch, update_priority=update_priority)
+        assert hasattr(replay.sampler, "told") == (update_priority is not False)
 
 
 def test_other_arguments_of_torchrl_pass() -> None:

@@ -91,32 +91,32 @@ def test_an_epoch_is_one_pass_over_the_active_rows(
 
 @quick
 @given(cases(), st.integers(1, 4))
-def test_an_episodic_minibatch_is_one_run_in_one_lane_of_one_active_batch(
-    case: tuple[int, int, int, list[int] | None], lanes: int
+def test_an_episodic_minibatch_is_one_run_in_one_environment_of_one_active_batch(
+    case: tuple[int, int, int, list[int] | None], envs: int
 ) -> None:
     batches, minibatches, batch_size, slots = case
     active = list(range(batches)) if slots is None else slots
     length = len(active) * batch_size
-    lane = batch_size * (len(active) + minibatches - 1)
-    frames = lane * lanes
-    sampler = EpisodicMinibatchSampler(frames, lane)
+    steps = batch_size * (len(active) + minibatches - 1)
+    frames = steps * envs
+    sampler = EpisodicMinibatchSampler(frames, steps)
     sampler.set_active(slots)
     epoch = draw_epoch(sampler, stored(batches * frames), batch_size)
     assert len(epoch) == frames // batch_size
     for minibatch in epoch:
         assert minibatch.tolist() == list(range(int(minibatch[0]), int(minibatch[0]) + length))
-        assert int(minibatch[0]) // lane == int(minibatch[-1]) // lane
+        assert int(minibatch[0]) // steps == int(minibatch[-1]) // steps
         assert int(minibatch[0]) // frames in active
 
 
 def test_episodic_starts_are_uniform() -> None:
     torch.manual_seed(1)
-    sampler = EpisodicMinibatchSampler(12, 6)  # 2 lanes of 6 in each batch of 12
+    sampler = EpisodicMinibatchSampler(12, 6)  # 2 environments of 6 in each batch of 12
     sampler.set_active([0, 2])  # runs of 2 * 2 start at offset 0, 1 or 2
     storage = stored(36)
     starts = [m[0] for _ in range(400) for m in draw_epoch(sampler, storage, 2)]
     counts = torch.stack(starts).bincount(minlength=36)
-    possible = [slot + lane + offset for slot in (0, 24) for lane in (0, 6) for offset in range(3)]
+    possible = [slot + env + offset for slot in (0, 24) for env in (0, 6) for offset in range(3)]
     assert counts.nonzero().flatten().tolist() == possible
     expected = len(starts) / len(possible)
     chi_square = ((counts[possible] - expected) ** 2 / expected).sum()
@@ -131,18 +131,18 @@ def test_every_row_is_equally_likely_in_every_minibatch() -> None:
     assert ((in_first - 500) ** 2 / 250).sum() < 24.4 * 8 / 7  # 99.9 %, 7 degrees of freedom
 
 
-def test_a_run_longer_than_a_lane_is_refused_when_it_comes_to_it() -> None:
+def test_a_run_longer_than_an_environment_s_frames_is_refused() -> None:
     sampler, storage = EpisodicMinibatchSampler(8, 4), stored(24)
     sampler.set_active([1, 2])
     draw_epoch(sampler, storage, 2)
     sampler.set_active(None)
-    with pytest.raises(ValueError, match=r"2 \* 3 = 6 frames is longer than frames_per_lane=4"):
+    with pytest.raises(ValueError, match=r"2 \* 3 = 6 frames is longer than frames_per_env=4"):
         sampler.sample(storage, 2)
 
 
-def test_a_lane_is_the_batch_unless_told() -> None:
-    assert EpisodicMinibatchSampler(8).frames_per_lane == 8
-    with pytest.raises(ValueError, match="frames_per_lane=3 does not divide frames_per_batch=8"):
+def test_there_is_one_environment_unless_told() -> None:
+    assert EpisodicMinibatchSampler(8).frames_per_env == 8
+    with pytest.raises(ValueError, match="frames_per_env=3 does not divide frames_per_batch=8"):
         EpisodicMinibatchSampler(8, 3)
 
 
@@ -151,7 +151,7 @@ def test_a_lane_is_the_batch_unless_told() -> None:
 def test_frames_per_batch_is_a_positive_integer(
     sampler_type: type[MultiBatchSampler], frames: Any
 ) -> None:
-    with pytest.raises(ValueError, match=rf"frames_per_batch={frames} is out of range"):
+    with pytest.raises((TypeError, ValueError), match=f"frames_per_batch={frames}"):
         sampler_type(frames)
 
 
@@ -263,7 +263,7 @@ def test_in_a_stock_buffer(buffer_type: type[ReplayBuffer], batches: int) -> Non
 
 
 @BUFFERS
-def test_a_stock_buffer_that_is_extended_starts_anew_with_every_batch(
+def test_a_stock_buffer_that_is_extended_starts_again_with_every_batch(
     buffer_type: type[ReplayBuffer],
 ) -> None:
     sampler = AdaptiveMinibatchSampler(8)
@@ -392,14 +392,14 @@ def test_a_state_of_another_sampler_is_refused(other: MultiBatchSampler) -> None
     assert sampler.state_dict() == before
 
 
-def test_a_lane_that_crosses_environments_is_refused_when_they_are_known() -> None:
-    for lane, fits in ((None, False), (8, False), (4, True), (2, True)):
-        replay = MultiBatchReplayBuffer(1, 8, 2, sampler=EpisodicMinibatchSampler(8, lane))
+def test_runs_that_cross_environments_are_refused_when_these_are_known() -> None:
+    for frames, fits in ((None, False), (8, False), (4, True), (2, True)):
+        replay = MultiBatchReplayBuffer(1, 8, 2, sampler=EpisodicMinibatchSampler(8, frames))
         batch = TensorDict({"frame": torch.arange(8).view(2, 4)}, [2, 4])
         if fits:
             replay.extend(batch)
         else:
-            with pytest.raises(ValueError, match=r"\[2, 4\] with frames_per_lane=8.*lane=4"):
+            with pytest.raises(ValueError, match=r"\[2, 4\] with frames_per_env=8.*env=4"):
                 replay.extend(batch)
         assert len(replay) == 8 * fits
 

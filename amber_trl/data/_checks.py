@@ -1,0 +1,187 @@
+"""What a batch, a storage and a sampler must be to enter a multi-batch buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase, unravel_key
+from torch import Tensor, nn
+from torchrl.data import ConsumingSampler, LazyTensorStorage, Storage
+from torchrl.data.replay_buffers.samplers import Sampler
+
+from amber_trl._checks import check_integer
+from amber_trl.errors import NonFiniteDataError
+from amber_trl.transforms.staleness import ISStalenessFilter
+
+_REFUSED = {
+    "batch_size": "it is minibatch_size times the batches in use",
+    "writer": "whole batches are written by its own MultiBatchWriter",
+    "prefetch": "prefetched minibatches would come from before a refresh",
+    "dim_extend": "[E, T] batches are flattened environment by environment",
+}
+SEVERAL_WRITERS = (
+    "a MultiBatchReplayBuffer is written by one process, as the batches of several writers would "
+    "mix: leave out the multi-process collector's replay_buffer=, and extend the buffer with each "
+    "batch that the collector yields"
+)
+_PASSED = ("collate_fn", "pin_memory", "checkpointer")
+
+
+def check_divides(name: str, value: int, frames_per_batch: int) -> int:
+    """Return ``value`` if it is a positive divisor of ``frames_per_batch``, raise if not."""
+    value = check_integer(name, value)
+    if frames_per_batch % value:
+        raise ValueError(
+            f"{name}={value} does not divide frames_per_batch={frames_per_batch}: choose one that "
+            "does, so that every minibatch is whole"
+        )
+    return value
+
+
+def refuse_arguments(names: Iterable[str]) -> None:
+    """Raise ``TypeError`` by the name of the first argument that is not passed on to TorchRL."""
+    for name in names:
+        if name not in _PASSED:
+            reason = _REFUSED.get(name, f"of TorchRL's arguments it takes {', '.join(_PASSED)}")
+            raise TypeError(f"MultiBatchReplayBuffer takes no {name}=: {reason}")
+
+
+def refuse_filter(transform: Any) -> None:
+    """Raise ``TypeError`` if a transform is a staleness filter or holds one."""
+    modules = transform.modules() if isinstance(transform, nn.Module) else ()
+    if any(isinstance(module, ISStalenessFilter) for module in modules):
+        raise TypeError(
+            "ISStalenessFilter given as a transform, where it would see minibatches only: give it "
+            "to MultiBatchReplayBuffer as staleness="
+        )
+
+
+def make_storage(storage: Storage | Callable[[], Storage] | None, rows: int) -> Storage:
+    """The storage given, or that a function makes, or a new one; it must have ``rows`` rows."""
+    if storage is None:
+        return LazyTensorStorage(rows)
+    made = storage if isinstance(storage, Storage) else storage()
+    if getattr(made, "max_size", None) != rows:
+        raise ValueError(
+            f"storage {type(made).__name__} of max_size={getattr(made, 'max_size', None)}: it must "
+            f"have num_batches * frames_per_batch = {rows} rows, as LazyTensorStorage({rows}) has"
+        )
+    return made
+
+
+def make_sampler(
+    sampler: Sampler | Callable[[], Sampler], frames_per_batch: int, *, filtered: bool
+) -> Sampler:
+    """The sampler given, or that a function makes; it must fit the buffer and its filter."""
+    made = sampler if isinstance(sampler, Sampler) else sampler()
+    if isinstance(made, ConsumingSampler):
+        raise ValueError(
+            "sampler of type ConsumingSampler frees single frames to be written over, so that "
+            "batches would be torn: use AdaptiveMinibatchSampler"
+        )
+    if filtered and not callable(getattr(made, "set_active", None)):
+        raise ValueError(
+            f"sampler of type {type(made).__name__} has no set_active, so it cannot leave out what "
+            "staleness= drops: use AdaptiveMinibatchSampler, or no staleness"
+        )
+    frames = getattr(made, "frames_per_batch", frames_per_batch)
+    if frames != frames_per_batch:
+        raise ValueError(
+            f"sampler of frames_per_batch={frames} given to a buffer of frames_per_batch="
+            f"{frames_per_batch}: build the sampler with the buffer's number"
+        )
+    return made
+
+
+def make_generator(storage: Storage) -> torch.Generator:
+    """A generator on the storage's device, seeded from torch's global one."""
+    generator = torch.Generator(device=storage_device(storage))
+    return generator.manual_seed(int(torch.randint(2**63 - 1, ()).item()))
+
+
+def storage_device(storage: Storage) -> torch.device:
+    """Where a storage keeps its rows; the CPU while it does not know yet."""
+    device = getattr(storage, "device", None)
+    return torch.device("cpu" if device in (None, "auto") else device)
+
+
+def check_one_writer(batch: TensorDictBase, frames_per_batch: int) -> None:
+    """Raise if this is the single time step that a multi-process collector tries a buffer with."""
+    if batch.shape[-1:] == (1,) and batch.numel() != frames_per_batch:
+        raise ValueError(
+            f"batch of shape {list(batch.shape)}, one time step, given to a buffer of "
+            f"frames_per_batch={frames_per_batch}; if a collector gave it, {SEVERAL_WRITERS}"
+        )
+
+
+def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
+    """Raise unless this is a TensorDict of ``[frames_per_batch]`` frames with some key."""
+    if not isinstance(frames, TensorDictBase):
+        raise TypeError(f"batch of type {type(frames).__name__}: give a TensorDict")
+    if frames.ndim != 1:
+        raise ValueError(
+            f"batch of shape {tuple(frames.shape)}: give [frames], or [environments, time] to a "
+            "MultiBatchReplayBuffer"
+        )
+    if len(frames) != frames_per_batch:
+        raise ValueError(
+            f"batch of {len(frames)} frames given to a buffer of frames_per_batch="
+            f"{frames_per_batch}: collect {frames_per_batch} frames per iteration, or build the "
+            f"buffer with frames_per_batch={len(frames)}"
+        )
+    if frames.is_empty():
+        raise KeyError(
+            "batch without a key, or keys=[]: give and keep what the loss and the filter read"
+        )
+
+
+def check_finite_frames(frames: TensorDictBase) -> None:
+    """Raise by the name of the first floating key with a NaN or an infinity."""
+    for key, value in frames.items(True, True):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            finite = value.isfinite()
+            if not finite.all():
+                rows = (~finite.reshape(len(frames), -1).all(1)).nonzero().flatten()
+                raise NonFiniteDataError(
+                    f"{key!r} is not finite in {len(rows)} of {len(frames)} frames, the first "
+                    f"being frame {int(rows[0])}: nothing was stored; find where it comes from, "
+                    "or build the buffer with check_finite=False to store it all the same"
+                )
+
+
+def select_keys(frames: TensorDictBase, keys: Sequence[NestedKey]) -> TensorDictBase:
+    """The frames with these keys only."""
+    missing = [key for key in keys if frames.get(key, None) is None]
+    if missing:
+        raise KeyError(
+            f"{missing} missing of the keys={list(keys)} that the buffer keeps: the batch has "
+            f"{[*frames.keys(True, True)]}; compute what is missing before extend (an advantage by "
+            "GAE, a log-probability by return_log_prob=True), or leave it out of keys="
+        )
+    return frames.select(*keys)
+
+
+def check_layout(frames: TensorDictBase, stored: TensorDictBase) -> None:
+    """Raise unless keys, shapes and dtypes of a batch are those of the stored ones."""
+    new, old = _layout(frames), _layout(stored)
+    if new.keys() != old.keys():
+        raise KeyError(
+            f"keys differ from the stored batches: missing {sorted(old.keys() - new.keys(), key=str)}, "
+            f"added {sorted(new.keys() - old.keys(), key=str)}; give every batch the same keys, or "
+            "name those to keep with keys="
+        )
+    for key, layout in new.items():
+        if layout != old[key]:
+            raise ValueError(
+                f"{key!r} has shape {layout[0]} and dtype {layout[1]} per frame, stored batches "
+                f"have {old[key][0]} and {old[key][1]}: give every batch the same layout"
+            )
+
+
+def _layout(frames: TensorDictBase) -> dict[NestedKey, tuple[tuple[int, ...], object]]:
+    return {
+        unravel_key(key): (tuple(value.shape[1:]), value.dtype)
+        for key, value in frames.items(True, True)
+    }

@@ -1,0 +1,82 @@
+"""Minibatches of consecutive frames, to compare with random ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from amber_trl.data._checks import check_divides
+from amber_trl.data.samplers import MultiBatchSampler
+
+__all__ = ["EpisodicMinibatchSampler"]
+
+
+class EpisodicMinibatchSampler(MultiBatchSampler):
+    r"""Minibatches of consecutive frames, the paper's comparison with random ones.
+
+    Each minibatch is one run of :math:`M_{PPO} k` consecutive frames of one environment in one of
+    the :math:`k` active batches, its place drawn uniformly; an epoch has :math:`N / M_{PPO}`
+    minibatches (Section 6.2 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Runs
+    overlap and may cross the end of an episode. ``torchrl.data.SliceSampler`` draws slices within
+    trajectories instead.
+
+    Args:
+        frames_per_batch: ``N``, the rows of one batch, stored environment by environment, as
+            ``[E, T]`` batches are when flattened.
+        frames_per_env: ``T``, the consecutive frames of one environment; it must divide ``N``.
+            Defaults to ``N``, one environment.
+
+    Raises:
+        TypeError: if a number is not an integer.
+        ValueError: if a number is below 1, or ``frames_per_env`` does not divide
+            ``frames_per_batch``; when sampling, if a run is longer than ``frames_per_env``; when
+            a buffer of this library is given ``[E, T]``, if runs would cross environments.
+
+    Examples:
+        >>> sampler = EpisodicMinibatchSampler(frames_per_batch=8, frames_per_env=4)
+        >>> sampler.minibatch_size(batch_size=2, num_active=2)
+        4
+    """
+
+    def __init__(self, frames_per_batch: int, frames_per_env: int | None = None) -> None:
+        super().__init__(frames_per_batch)
+        frames = frames_per_batch if frames_per_env is None else frames_per_env
+        self.frames_per_env = check_divides("frames_per_env", frames, frames_per_batch)
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"frames_per_env": self.frames_per_env}
+
+    def minibatch_size(self, batch_size: int, num_active: int) -> int:
+        """Rows of one minibatch: ``batch_size * num_active``."""
+        return batch_size * num_active
+
+    def check_shape(self, shape: torch.Size) -> None:
+        """Raise ``ValueError`` if runs would cross from one environment of ``[E, T]`` to the next."""
+        if len(shape) > 1 and shape[-1] % self.frames_per_env:
+            raise ValueError(
+                f"batch of shape {list(shape)} with frames_per_env={self.frames_per_env}: runs "
+                f"would cross from one environment to the next; give the sampler frames_per_env="
+                f"{shape[-1]}"
+            )
+
+    def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
+        length = self.minibatch_size(batch_size, len(slots))
+        if length > self.frames_per_env:
+            raise ValueError(
+                f"a run of batch_size * active = {batch_size} * {len(slots)} = {length} frames is "
+                f"longer than frames_per_env={self.frames_per_env}: use a smaller batch_size, "
+                "fewer batches or fewer environments"
+            )
+        minibatches = self.frames_per_batch // batch_size
+        envs = self.frames_per_batch // self.frames_per_env
+        slot = slots[self._randint(len(slots), minibatches, slots)]
+        env = self._randint(envs, minibatches, slots)
+        offset = self._randint(self.frames_per_env - length + 1, minibatches, slots)
+        first = slot * self.frames_per_batch + env * self.frames_per_env + offset
+        return first[:, None] + torch.arange(length, device=slots.device)
+
+    def _randint(self, high: int, size: int, like: Tensor) -> Tensor:
+        device = self._rng.device if self._rng is not None else like.device
+        return torch.randint(high, (size,), generator=self._rng, device=device).to(like.device)
