@@ -1,0 +1,86 @@
+"""MuJoCo's data as plain data, and its warnings in moderation."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+def is_mujoco(value: Any, name: str) -> bool:
+    """Whether it is an instance of that class of the ``mujoco`` package."""
+    mujoco = sys.modules.get("mujoco")
+    return mujoco is not None and type(value) is getattr(mujoco, name)
+
+
+def encode_data(data: Any) -> dict[str, Any]:
+    """All of a ``mujoco.MjData``: the integration state, and what a task may read before it steps.
+
+    This is MuJoCo's own serialisation without the model in it (three quarters of its size), for
+    which the model's digest stands.
+    """
+    model, state = _model_bytes(data.model), data.__getstate__()
+    at = state.find(model)
+    if at < 0:
+        raise RuntimeError("MuJoCo's serialised data do not contain their model: report this")
+    rest = np.frombuffer(state[:at] + state[at + len(model) :], dtype=np.uint8)
+    digest = hashlib.sha256(model).hexdigest()
+    return {"model": digest, "model_at": at, "bytes": torch.from_numpy(rest.copy())}
+
+
+def decode_data(plain: Mapping[str, Any], data: Any) -> bool:
+    """Copies saved data into ``data``; False, and nothing is done, if they are of another model."""
+    import mujoco
+
+    model, at = _model_bytes(data.model), plain["model_at"]
+    if hashlib.sha256(model).hexdigest() != plain["model"]:
+        return False
+    rest = plain["bytes"].numpy().tobytes()
+    saved = mujoco.MjData.__new__(mujoco.MjData)
+    try:
+        saved.__setstate__(rest[:at] + model + rest[at:])
+    except ValueError as error:
+        raise ValueError(
+            f"MuJoCo {mujoco.__version__} cannot read the saved simulator ({error}): use the "
+            "version that wrote it"
+        ) from error
+    mujoco.mj_copyData(data, data.model, saved)
+    return True
+
+
+def _model_bytes(model: Any) -> bytes:
+    import mujoco
+
+    memory = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, memory)
+    return memory.tobytes()
+
+
+@contextmanager
+def warnings_once() -> Iterator[None]:
+    """Logs each of MuJoCo's warnings once, however many models are built.
+
+    MuJoCo's own handler prints every one, and appends it to a file in the working directory.
+    """
+    try:
+        import mujoco
+    except ImportError:
+        yield
+        return
+    seen: dict[str, None] = {}
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: seen.setdefault(message))
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+        for message in seen:
+            logger.warning("MuJoCo: %s", message)
