@@ -19,6 +19,8 @@ from gymnasium.wrappers import TransformAction
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import GymWrapper
 
+from amber_trl._checks import check_integer
+from amber_trl.envs._mujoco import warnings_once
 from amber_trl.envs._replay import EpisodeReplay, is_box2d
 from amber_trl.envs.tasks import TASKS
 
@@ -41,27 +43,27 @@ def make_env(
     pays off for slower simulators only.
 
     Observations (key ``observation``) are the environment's own, in its dtype; rewards are
-    float32. Discrete actions are integers, ``0`` to ``n - 1`` also where the environment counts
-    from another number.
+    float32. Discrete actions are integers from ``0`` to ``n - 1``, even where the environment
+    counts from another number.
 
-    Continuous actions are stored as the policy drew them. Gymnasium's own environments get them
-    so, too: each limits what its motors do, and charges for the effort that was asked for, as
-    the AMBER paper's (arXiv 1710.04423) did. Any other environment gets them clipped to its
-    action space, since nothing is known of what it would do with others.
+    Continuous actions are stored as the policy drew them. Gymnasium's own environments receive
+    them unchanged: each limits what its motors do and charges for the effort that was asked for,
+    as those of the AMBER paper (arXiv 1710.04423) did. Any other environment receives them clipped
+    to its action space, since it may not limit them itself.
 
-    An episode of a Box2D task starts in a new world, so that it can be played again to the same
-    bits; its actions are kept while it runs (see :class:`SimulatorState`).
+    Each episode of a Box2D task starts in a new world, and its actions are kept while it runs, so
+    that it can be played again bit for bit (see :class:`SimulatorState`).
 
     Args:
         env_id: Gymnasium id, such as a key of :data:`TASKS`, or ``module:id`` to import the
             module that registers it first.
         num_envs: number of copies, at least 1.
-        seed: integer of at least 0. Copies get seeds derived from it, all different, and others
-            than those of the neighbouring ``seed``. None takes one from torch's global
-            generator. Nothing else is seeded.
+        seed: integer of at least 0. Each copy gets its own seed derived from it, and neighbouring
+            values of ``seed`` share none. None takes one from torch's global generator. Nothing
+            else is seeded.
         device: where tensors are put; the simulator runs on the CPU.
-        clip_actions: whether the environment, and it alone, gets actions clipped to its action
-            space; None decides as said above.
+        clip_actions: whether the environment receives actions clipped to its action space (the
+            stored ones are not clipped); None decides as described above.
         wrappers: callables such as ``gymnasium.wrappers.FlattenObservation``, applied to every
             copy in this order.
         **env_kwargs: passed to ``gymnasium.make``, such as ``max_episode_steps``.
@@ -72,8 +74,9 @@ def make_env(
     Raises:
         ValueError: the id is unknown (close ones are named); ``num_envs`` or ``seed`` is out of
             range; the device is not there; ``clip_actions=True`` with discrete actions.
-        TypeError: an argument has the wrong type; the observation space is no one-dimensional
-            floating ``Box``, or the action space neither such a ``Box`` nor ``Discrete``.
+        TypeError: an argument has the wrong type; the observation space is not a
+            one-dimensional floating ``Box``, or the action space neither such a ``Box`` nor
+            ``Discrete``.
         ImportError: the simulator is not installed (the message says what to install), or the
             ``module`` of the id cannot be imported.
 
@@ -84,12 +87,14 @@ def make_env(
         torch.Size([2, 5, 3])
         >>> env.close()
     """
-    _check_arguments(env_id, num_envs, seed)
-    device = _check_device(device)
+    if not isinstance(env_id, str):
+        raise TypeError(f"env_id={env_id!r} is a {type(env_id).__name__}: pass a Gymnasium id")
+    num_envs, device = check_integer("num_envs", num_envs), _check_device(device)
+    first_seed = _first_seed(None if seed is None else check_integer("seed", seed, low=0))
     make_one = partial(_make_one, env_id, clip_actions, tuple(wrappers), env_kwargs)
-    with _without_inevitable_warnings():
+    with _without_inevitable_warnings(), warnings_once():
         copies = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-    copies.reset(seed=_first_seed(seed))
+    copies.reset(seed=first_seed)
     return SyncGymWrapper(copies, categorical_action_encoding=True, device=device)
 
 
@@ -146,9 +151,9 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, An
 
 
 def _how_to_install(error: Exception) -> str:
-    for simulator, extra in (("mujoco", "mujoco"), ("box2d", "box2d")):
+    for simulator in ("mujoco", "box2d"):
         if simulator in str(error).lower():
-            return f'Install it with: pip install "gymnasium[{extra}]"'
+            return f'Install it with: pip install "gymnasium[{simulator}]"'
     return str(error)
 
 
@@ -164,15 +169,13 @@ def _suggestion(name: str) -> str:
 
 
 def _check_observation_space(env_id: str, space: gym.Space[Any]) -> None:
-    floating = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
-    if floating and len(space.shape) == 1 and space.shape[0] > 0:
-        return
-    raise TypeError(
-        f"env_id={env_id!r} has the observation space {_short(space)}, but a one-dimensional "
-        "floating Box is needed: pass wrappers=[...] that make one, of gymnasium.wrappers such as "
-        "FlattenObservation for the shape, and lambda env: DtypeObservation(env, numpy.float32) for "
-        "the type (images need another network and are not supported)"
-    )
+    if not _is_vector(space):
+        raise TypeError(
+            f"env_id={env_id!r} has the observation space {space!s:.120}, but a one-dimensional "
+            "floating Box is needed: pass wrappers=[...] that make one, of gymnasium.wrappers such "
+            "as FlattenObservation for the shape, and lambda env: DtypeObservation(env, "
+            "numpy.float32) for the type (images need another network and are not supported)"
+        )
 
 
 def _adapt_actions(
@@ -180,46 +183,27 @@ def _adapt_actions(
 ) -> gym.Env[Any, Any]:
     space = env.action_space
     if isinstance(space, Discrete):
-        return _count_from_zero(env_id, env, space, clip_actions)
-    floating = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
-    if not (floating and len(space.shape) == 1 and space.shape[0] > 0):
+        if clip_actions:
+            raise ValueError(
+                f"clip_actions=True, but env_id={env_id!r} has discrete actions: omit it"
+            )
+        count_from_zero = partial(np.add, space.start)
+        return TransformAction(env, count_from_zero, Discrete(space.n)) if space.start else env
+    if not _is_vector(space):
         raise TypeError(
-            f"env_id={env_id!r} has the action space {_short(space)}, but a one-dimensional "
+            f"env_id={env_id!r} has the action space {space!s:.120}, but a one-dimensional "
             "floating Box or a Discrete is needed: pass wrappers=[...] that make one, such as "
             "gymnasium.wrappers.TransformAction"
         )
     if clip_actions is None:
         clip_actions = not type(env.unwrapped).__module__.startswith("gymnasium.envs.")
-    if not clip_actions:
-        return env
-    return TransformAction(env, partial(np.clip, a_min=space.low, a_max=space.high), space)
+    clip = partial(np.clip, a_min=space.low, a_max=space.high)
+    return TransformAction(env, clip, space) if clip_actions else env
 
 
-def _count_from_zero(
-    env_id: str, env: gym.Env[Any, Any], space: Discrete, clip_actions: bool | None
-) -> gym.Env[Any, Any]:
-    if clip_actions:
-        raise ValueError(f"clip_actions=True, but env_id={env_id!r} has discrete actions: omit it")
-    if space.start == 0:
-        return env
-    return TransformAction(env, partial(np.add, space.start), Discrete(space.n))
-
-
-def _short(space: gym.Space[Any]) -> str:
-    text = str(space)
-    return text if len(text) <= 120 else f"{text[:117]}..."
-
-
-def _check_arguments(env_id: str, num_envs: int, seed: int | None) -> None:
-    if not isinstance(env_id, str):
-        raise TypeError(f"env_id={env_id!r} is a {type(env_id).__name__}: pass a Gymnasium id")
-    for name, value in (("num_envs", num_envs), ("seed", 0 if seed is None else seed)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
-    if num_envs < 1:
-        raise ValueError(f"num_envs={num_envs} must be at least 1")
-    if seed is not None and seed < 0:
-        raise ValueError(f"seed={seed} must be at least 0")
+def _is_vector(space: gym.Space[Any]) -> bool:
+    floating = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+    return floating and len(space.shape) == 1 and space.shape[0] > 0
 
 
 def _check_device(device: torch.device | str) -> torch.device:
@@ -229,13 +213,11 @@ def _check_device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device={str(device)!r} is not there ({reason}): pass 'cpu'") from error
-    if found.type == "meta":
-        raise ValueError("device='meta' holds no data: pass 'cpu' or an accelerator")
     return found
 
 
 def _first_seed(seed: int | None) -> int:
-    """Seed of copy 0; copy i adds i. Hashed, so that runs of neighbouring seeds share none."""
+    """Seed of copy 0; copy i adds i. It is hashed, so that runs of neighbouring seeds share none."""
     if seed is None:
         seed = int(torch.randint(2**31, (), device="cpu"))
     return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
@@ -243,9 +225,10 @@ def _first_seed(seed: int | None) -> int:
 
 @contextmanager
 def _without_inevitable_warnings() -> Iterator[None]:
-    """Silences that a task's id is old by choice, and SWIG's on the first import of Box2D.
+    """Silences what a user can do nothing about.
 
-    The latter, turned into an error by ``-W error``, would crash the interpreter.
+    Gymnasium warns of a task's old id, which is old by choice. SWIG warns when Box2D is first
+    imported; turned into an error by ``-W error``, its warning would crash the interpreter.
     """
     with warnings.catch_warnings():
         for task in TASKS.values():

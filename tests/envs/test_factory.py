@@ -1,21 +1,21 @@
 """The tasks, what reaches the environment and what is recorded, seeds, and clear refusals."""
 
-import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from gymnasium.wrappers import DtypeObservation, FlattenObservation
 from tensordict import TensorDict
 from torchrl.envs import GymWrapper, check_env_specs
 
-from amber_trl.envs import TASKS, make_env
+from amber_trl.envs import TASKS, SyncGymWrapper, make_env
 
 UNIT = Box(-1.0, 1.0, (2,))
 
@@ -81,7 +81,7 @@ def test_every_task_runs_and_repeats_from_its_seed(env_id: str) -> None:
     assert not torch.equal(first[0], first[1])
 
 
-@pytest.mark.parametrize("env_id", TASKS)
+@pytest.mark.parametrize("env_id", [*TASKS, "MountainCarContinuous-v0", "LunarLanderContinuous-v3"])
 def test_tasks_limit_out_of_range_actions_themselves(env_id: str) -> None:
     """The motion is that of the clipped action, so no task needs clipping by us."""
     bound = make_env(env_id, 1).action_spec.space.high
@@ -96,11 +96,6 @@ def test_tasks_limit_out_of_range_actions_themselves(env_id: str) -> None:
         after.append(td["observation"])
         env.close()
     assert torch.equal(*after)
-
-
-@pytest.mark.parametrize("env_id", ["MountainCarContinuous-v0", "LunarLanderContinuous-v3"])
-def test_other_gymnasium_environments_limit_actions_too(env_id: str) -> None:
-    test_tasks_limit_out_of_range_actions_themselves(env_id)
 
 
 def test_control_cost_is_that_of_the_unclipped_action() -> None:
@@ -135,14 +130,7 @@ def test_specs(env_id: str, num_envs: int) -> None:
     observation = env.reset()["observation"]
     assert observation.shape == (num_envs, *single.observation_space.shape)
     assert observation.numpy().dtype == single.observation_space.dtype
-    assert isinstance(env, GymWrapper)
-
-
-def test_discrete_actions_are_integers() -> None:
-    td = rollout(make_env("CartPole-v1", 2, seed=0), 60)
-    assert td["action"].dtype == torch.int64
-    assert td["action"].shape == (2, 60)
-    assert td["next", "done"].sum() > 2
+    assert isinstance(env, SyncGymWrapper)
 
 
 def test_discrete_actions_count_from_zero() -> None:
@@ -154,6 +142,7 @@ def test_discrete_actions_count_from_zero() -> None:
 
 def test_each_copy_is_reset_on_its_own() -> None:
     td = rollout(make_env("CartPole-v1", 4, seed=0), 80)
+    assert td["action"].dtype == torch.int64
     done = td["next", "done"][:, :-1, 0]
     continues = (td["next", "observation"][:, :-1] == td["observation"][:, 1:]).all(-1)
     assert torch.equal(continues, ~done)
@@ -213,19 +202,16 @@ def test_partial_resets_with_tensors_on_cuda() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "message"),
+    ("env_id", "way_out"),
     [
-        ("Pendlum-v1", "Close ids are: 'Pendulum-v1'"),
+        ("Pendlum-v1", "'Pendulum-v1'"),
         ("halfcheetah-v5", "'HalfCheetah-v5'"),
-        ("HalfCheetah-v1", "paper's HalfCheetah-v1 is 'HalfCheetah-v5' here"),
-        ("Hopper-v99", "'Hopper-v5'"),
+        ("HalfCheetah-v1", "paper.*'HalfCheetah-v5'"),
         ("nowhere/Qqqqqq-v0", "pprint_registry"),
-        ("Pendulum", "'Pendulum-v1'"),
-        ("not an id!", "env_id='not an id!' is not known"),
     ],
 )
-def test_unknown_ids(env_id: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_unknown_ids(env_id: str, way_out: str) -> None:
+    with pytest.raises(ValueError, match=rf"env_id='{env_id}'.*{way_out}"):
         make_env(env_id)
 
 
@@ -241,11 +227,11 @@ for env_id in ("Hopper-v5", "BipedalWalker-v3"):
         sys.stdout.write(f"{error}\\n")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    advice = "needs a simulator. Install it with: pip install"
-    assert done.stdout.splitlines() == [
-        f"env_id='Hopper-v5' {advice} \"gymnasium[mujoco]\"",
-        f"env_id='BipedalWalker-v3' {advice} \"gymnasium[box2d]\"",
-    ], done.stderr
+    of_mujoco, of_box2d = done.stdout.splitlines()
+    assert "Hopper-v5" in of_mujoco
+    assert 'pip install "gymnasium[mujoco]"' in of_mujoco
+    assert "BipedalWalker-v3" in of_box2d
+    assert 'pip install "gymnasium[box2d]"' in of_box2d
 
 
 def test_an_id_may_name_its_module() -> None:
@@ -258,11 +244,9 @@ def test_an_id_may_name_its_module() -> None:
     "space",
     [
         Dict({"a": UNIT}),
-        Tuple([UNIT, UNIT]),
         Discrete(4),
         Box(0, 255, (8, 8, 3), np.uint8),
         Box(0, 255, (128,), np.uint8),
-        Box(-1.0, 1.0, (2, 2)),
         Box(-1.0, 1.0, ()),
     ],
     ids=str,
@@ -286,7 +270,6 @@ def test_the_wrappers_that_the_refusal_names_make_integers_floats() -> None:
     [
         Dict({"a": UNIT}),
         MultiDiscrete([2, 3]),
-        MultiBinary(3),
         Box(-1.0, 1.0, (2, 2)),
         Box(-4, 4, (2,), np.int64),
     ],
@@ -310,24 +293,31 @@ def test_a_refused_environment_is_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error", "named"),
     [
-        ({"num_envs": 0}, ValueError, "num_envs=0 must be at least 1"),
-        ({"num_envs": 2.0}, TypeError, r"num_envs=2\.0 is a float"),
-        ({"num_envs": True}, TypeError, "num_envs=True is a bool"),
-        ({"seed": -1}, ValueError, "seed=-1 must be at least 0"),
-        ({"seed": 1.5}, TypeError, r"seed=1\.5 is a float"),
-        ({"env_id": 3}, TypeError, "env_id=3 is a int"),
-        ({"device": "nonsense"}, ValueError, "device='nonsense' is not there"),
-        ({"device": "cuda:99"}, ValueError, "device='cuda:99' is not there"),
-        ({"device": "meta"}, ValueError, "device='meta' holds no data"),
-        ({"clip_actions": True, "env_id": "CartPole-v1"}, ValueError, "has discrete actions"),
+        ({"num_envs": 0}, ValueError, "num_envs=0"),
+        ({"num_envs": 2.0}, TypeError, "num_envs"),
+        ({"seed": -1}, ValueError, "seed=-1"),
+        ({"seed": 1.5}, TypeError, "seed"),
+        ({"env_id": 3}, TypeError, "env_id"),
+        ({"device": "nonsense"}, ValueError, "device='nonsense'"),
+        ({"device": "cuda:99"}, ValueError, "device='cuda:99'"),
+        ({"clip_actions": True, "env_id": "CartPole-v1"}, ValueError, "clip_actions"),
         ({"no_such_option": 1}, TypeError, "no_such_option"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
         make_env(**({"env_id": "Pendulum-v1"} | arguments))
+
+
+def test_mujoco_warns_of_a_model_once_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_env("HalfCheetah-v5", 3).close()
+    assert len(caplog.messages) == len(set(caplog.messages))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_first_import_of_box2d_survives_warnings_as_errors() -> None:
@@ -346,9 +336,8 @@ def test_other_deprecated_ids_still_warn() -> None:
         make_env("Reacher-v4", 1).close()
 
 
-def test_observations_are_finite_and_raw() -> None:
+def test_observations_are_raw() -> None:
     env = make_env("HalfCheetah-v5", 2, seed=0)
-    first = env._env.envs[0].unwrapped
     td = env.reset()
-    np.testing.assert_array_equal(td["observation"][0].numpy(), first._get_obs())
-    assert math.isfinite(td["observation"].sum())
+    raw = env._env.envs[0].unwrapped._get_obs()
+    np.testing.assert_array_equal(td["observation"][0].numpy(), raw)

@@ -1,6 +1,5 @@
-"""Box2D's episodes: each in a new world, recorded, and played again to the bit."""
+"""Box2D's episodes: each in a new world, recorded, and played again bit for bit."""
 
-import logging
 from typing import Any
 
 import gymnasium as gym
@@ -64,7 +63,7 @@ def test_the_first_episode_is_gymnasiums(env_id: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("steps", [0, 1, 50])
-def test_a_loaded_episode_goes_on_to_the_bit(options: dict[str, Any], steps: int) -> None:
+def test_a_loaded_episode_goes_on_bit_for_bit(options: dict[str, Any], steps: int) -> None:
     env, here = copies(num_envs=2, seed=0, **options)
     for copy in here:
         play(copy, 100, seed=4)
@@ -104,11 +103,11 @@ def test_a_replay_that_ends_elsewhere_is_named(caplog: pytest.LogCaptureFixture)
     env, (here,) = copies("BipedalWalker-v3", seed=0)
     play(here, 20, seed=1)
     state = SimulatorState(env).state_dict()
-    recorded = state["copies"][0][-1]["own"]["actions"]["array"]["bytes"]
+    own = state["groups"][1][-1]["own"]
+    recorded = own["items"][own["keys"].index("actions")]["value"]
     recorded[:] = torch.flip(recorded, [0])
     loaded = SimulatorState(env)
-    with caplog.at_level(logging.WARNING):
-        loaded.load_state_dict(state)
+    loaded.load_state_dict(state)
     assert "BipedalWalker's episode, played again" in caplog.text
     here.reset()
     assert any("ended elsewhere" in reason for reason in loaded.inexact)
@@ -116,11 +115,24 @@ def test_a_replay_that_ends_elsewhere_is_named(caplog: pytest.LogCaptureFixture)
 
 def test_without_the_record_a_box2d_world_is_named() -> None:
     reasons = SimulatorState(GymEnv("BipedalWalker-v3")).inexact
-    assert "BipedalWalker.world.this is a unknown.SwigPyObject, which cannot be read" in reasons
+    assert any("BipedalWalker.world" in reason for reason in reasons)
 
 
 def test_options_that_cannot_be_saved_are_named() -> None:
     env, (here,) = copies("BipedalWalker-v3", seed=0)
     here.reset(options={"low": iter([])})
     (reason,) = SimulatorState(env).inexact
-    assert "options of the last reset" in reason
+    assert "['options']['low']" in reason
+
+
+def test_a_box2d_task_of_ones_own_is_named() -> None:
+    lander: Any = type(copies("LunarLander-v3")[1][0].unwrapped)
+
+    class Curriculum(lander):
+        level = 0
+
+    gym.register("amber_trl_test/Curriculum-v0", Curriculum)
+    env = make_env("amber_trl_test/Curriculum-v0", 1, seed=0)
+    del gym.registry["amber_trl_test/Curriculum-v0"]
+    (reason,) = SimulatorState(env).inexact
+    assert "Curriculum" in reason
