@@ -17,6 +17,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+_ONE_PER_FRAME = (
+    "expected one floating number per frame, the joint log-probability of the whole action: for "
+    "several dimensions use IndependentNormal, not Normal; for actions [agents, dimensions] use "
+    'IndependentNormal with distribution_kwargs={"event_dim": 2}'
+)
+
 
 @contextmanager
 def evaluation(actor: nn.Module) -> Iterator[None]:
@@ -35,6 +41,13 @@ def evaluation(actor: nn.Module) -> Iterator[None]:
 def joint_log_prob(dist: Distribution, frames: TensorDictBase, keys: Sequence[NestedKey]) -> Tensor:
     """Log-probability of the stored actions, ``[frames]``."""
     if isinstance(dist, CompositeDistribution):
+        for name, head in dist.dists.items():
+            # Sums over a Normal's dimensions, not over the agents of an IndependentNormal.
+            if head.event_shape and len(head.batch_shape) > 1:
+                raise ValueError(
+                    f"the actor's log-probability of {name!r} has shape {tuple(head.batch_shape)} "
+                    f"for {len(frames)} frames: {_ONE_PER_FRAME}"
+                )
         with set_composite_lp_aggregate(False):
             heads = dist.log_prob(frames.select(*keys))
         return sum_of_heads(heads.values(True, True), len(frames))
@@ -60,8 +73,7 @@ def check_one_per_frame(name: object, log_prob: Tensor, frames: int) -> None:
     if not log_prob.is_floating_point() or log_prob.numel() != frames:
         raise ValueError(
             f"{name} of shape {tuple(log_prob.shape)} and dtype {log_prob.dtype} for {frames} "
-            "frames: expected one floating number per frame; an action of several dimensions "
-            "needs their joint log-probability (IndependentNormal, not Normal)"
+            f"frames: {_ONE_PER_FRAME}"
         )
 
 

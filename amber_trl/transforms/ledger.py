@@ -59,7 +59,9 @@ def make_ledger(
         report_only: if ``True``, every batch is active.
 
     Returns:
-        One row per batch, in the order given; ``age`` only where it is known.
+        One row per batch, in the order given; ``age`` only where it is known. The
+        ``importance_ratio`` of the batch of age 0 is 1 unless the actor has changed since it was
+        collected: before the first update, by its observation statistics alone.
     """
     reason = _verdicts(staleness, age, drop_factor)
     in_use = (reason != Reason.STALE) & (reason != Reason.NON_FINITE)

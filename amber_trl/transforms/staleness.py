@@ -21,9 +21,10 @@ from amber_trl._actors import (
     keys_read,
     sum_of_heads,
 )
+from amber_trl._checks import check_integer, check_number
 from amber_trl.functional import check_drop_factor, per_dimension_deviation
+from amber_trl.transforms._metrics import OF_LOG_RATIO, StalenessMetric, check_metric
 from amber_trl.transforms.ledger import make_ledger
-from amber_trl.transforms.metrics import OF_LOG_RATIO, StalenessMetric, check_metric
 
 __all__ = ["ISStalenessFilter"]
 
@@ -38,7 +39,9 @@ class ISStalenessFilter(Transform):
     :math:`R' = \frac1N \sum_n (1 + |1 - e^{x_n}|)` of equation 10 of the AMBER paper
     (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). A batch is in use when :math:`d` is
     finite and at most ``drop_factor`` (Algorithm 1, line 11). The newest batch is always in use,
-    where ages are known.
+    where ages are known. Its :math:`R'` before the iteration's first update is 1 if nothing has
+    changed since it was collected; where observation statistics have moved, it is the part of
+    :math:`R'` that comes from them alone.
 
     Give it to :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``staleness=``: it needs whole
     batches, and a transform appended to a buffer sees minibatches only. Or use it alone, with
@@ -66,7 +69,7 @@ class ISStalenessFilter(Transform):
             the action dimensions of a Gaussian), ``"kl"`` (``mean(r - 1 - log r)``),
             ``"effective_sample_size"`` (``1 - ESS/N``), ``"age"`` (in batches), or a function of
             the log-ratios ``[batches, frames]`` that returns ``[batches]``.
-        report_only: measure and drop nothing; ``reason`` holds the verdict that would have been.
+        report_only: measure and drop nothing; ``reason`` holds the verdict that would have applied.
         action_key: where actions are stored. Defaults to the actor's own.
         log_prob_key: where the behaviour policy's log-probability is stored. Defaults to the
             actor's own.
@@ -77,7 +80,7 @@ class ISStalenessFilter(Transform):
         chunk_size: frames per forward pass, which bounds memory.
 
     Raises:
-        TypeError: if ``actor`` has no ``get_dist``.
+        TypeError: if ``actor`` has no ``get_dist``, or an argument is of another type.
         ValueError: if an argument is out of range, or the actor is recurrent or reads what it
             samples.
 
@@ -111,16 +114,12 @@ class ISStalenessFilter(Transform):
         chunk_size: int = 4096,
     ) -> None:
         super().__init__(out_keys=[mask_key])
-        if not max_importance_ratio > 0:
-            raise ValueError(f"max_importance_ratio={max_importance_ratio}: give one above 0")
-        if not isinstance(chunk_size, int) or chunk_size < 1:
-            raise ValueError(
-                f"chunk_size={chunk_size!r}: give the frames of a forward pass, 1 or more"
-            )
         self.metric = check_metric(metric)
         self.report_only = report_only
-        self.max_importance_ratio = max_importance_ratio
-        self.chunk_size = chunk_size
+        self.max_importance_ratio = check_number(
+            "max_importance_ratio", max_importance_ratio, above=0
+        )
+        self.chunk_size = check_integer("chunk_size", chunk_size)
         self.drop_factor = drop_factor
         self._action_keys = None if action_key is None else [unravel_key(action_key)]
         self._log_prob_keys = None if log_prob_key is None else [unravel_key(log_prob_key)]
@@ -199,7 +198,7 @@ class ISStalenessFilter(Transform):
             (a :class:`~amber_trl.transforms.Reason`).
 
         Raises:
-            TypeError: if ``age`` is no tensor.
+            TypeError: if ``age`` is not a tensor.
             KeyError: if a key that the filter reads is missing.
             ValueError: if a shape does not fit.
             RuntimeError: if the metric needs ages and none are given.
@@ -296,7 +295,7 @@ class ISStalenessFilter(Transform):
         """Log-ratios ``[frames]``, and those ``[frames, D]`` of the action dimensions or empty."""
         actor, device = self.actor, device_of(self.actor)
         there = frames if device is None else frames.to(device)
-        with evaluation(actor):
+        with evaluation(actor):  # x_n = log pi(a_n|s_n) - log pi_b(a_n|s_n)
             dist = actor.get_dist(there.select(*keys_read(actor)))
             current = joint_log_prob(dist, there, self.action_keys)
         behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
@@ -345,13 +344,13 @@ class ISStalenessFilter(Transform):
         return staleness
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Refused: the filter is no environment transform.
+        """Refused: the filter is not an environment transform.
 
         Raises:
             RuntimeError: always.
         """
         raise RuntimeError(
-            "ISStalenessFilter judges whole stored batches and is no environment transform: give "
+            "ISStalenessFilter judges whole stored batches and is not an environment transform: give "
             "it to MultiBatchReplayBuffer as staleness=, or call measure, select or forward"
         )
 

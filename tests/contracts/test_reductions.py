@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from torchrl.objectives.value import GAE
 
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
+from amber_trl.functional import average_importance_ratio
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import UpdateStep
@@ -140,6 +142,36 @@ def test_a_policy_that_learns_grows_stale_with_age() -> None:
             assert ledger is not None
             drifted = ledger["importance_ratio"][int(frozen) :]
             assert (drifted > 1 + 1e-5).all()
+
+
+def test_the_newest_batch_s_ratio_is_the_drift_of_the_statistics_alone() -> None:
+    """Before the first update: 1 with frozen statistics, however much the policy learns.
+
+    At learning rate 0 with moving statistics it is what they alone do: the ratio of the actor with
+    the new statistics to the same actor with the old ones.
+    """
+    parts = make_parts("Pendulum-v1")
+    parts.normalizer.update(parts.env.rollout(20)["observation"])
+    for _, ledger in train(parts, 3, learning_rate=1e-2, frozen=True, report_only=True):
+        assert ledger is not None
+        assert ledger["importance_ratio"][0].item() == pytest.approx(1, abs=1e-6)
+    parts = make_parts("Pendulum-v1")
+    for layer in parts.actor.modules():  # an initial policy that looks at what it sees
+        if isinstance(layer, torch.nn.Linear):
+            torch.nn.init.normal_(layer.weight)
+    old = copy.deepcopy(parts.actor)
+    for replay, ledger in train(parts, 3, learning_rate=0.0, report_only=True):
+        assert ledger is not None
+        newest = replay.storage[:].reshape(-1, FRAMES)[replay.age == 0].squeeze(0)
+        with torch.no_grad():
+            now, before = (
+                actor.get_dist(newest.select("observation")).log_prob(newest["action"])
+                for actor in (parts.actor, old)
+            )
+        drift = average_importance_ratio(now - before)
+        assert drift > 1.001
+        torch.testing.assert_close(ledger["importance_ratio"][0], drift)
+        old = copy.deepcopy(parts.actor)
 
 
 @pytest.mark.parametrize("env_id", CONTINUOUS)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import (
+    CompositeDistribution,
     InteractionType,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
@@ -201,6 +202,56 @@ def test_several_numbers_per_action_are_no_joint_probability() -> None:
     frames["action_log_prob"] = frames["action_log_prob"].sum(-1)
     with pytest.raises(ValueError, match=r"the actor's log-probability of shape \(16, 2\)"):
         ISStalenessFilter(actor).measure(frames)
+
+
+class Team(nn.Module):
+    """One policy for each of five agents, ``[frames, agents, dimensions]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = Gaussian()
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        return self.each(observation)
+
+
+class TeamHeads(Team):
+    """Two such heads."""
+
+    def forward(self, observation: Tensor) -> TensorDict:
+        loc, scale = self.each(observation)
+        heads = {"move": {"loc": loc, "scale": scale}, "turn": {"loc": loc + 1, "scale": scale}}
+        return TensorDict(heads, observation.shape[:-2])
+
+
+def team(heads: bool, **of_each: int) -> ProbabilisticActor:
+    if not heads:
+        return make_actor(Team(), IndependentNormal, ["loc", "scale"], distribution_kwargs=of_each)
+    names = {"move": ("action", "move"), "turn": ("action", "turn")}
+    return make_actor(
+        TeamHeads(),
+        CompositeDistribution,
+        ["params"],
+        distribution_kwargs={
+            "distribution_map": dict.fromkeys(names, IndependentNormal),
+            "name_map": names,
+            "extra_kwargs": dict.fromkeys(names, of_each),
+        },
+        out_keys=[*names.values()],
+    )
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_log_probabilities_of_single_agents_are_refused_with_a_way_out(heads: bool) -> None:
+    frames = TensorDict({"observation": torch.randn(2, 8, 5, 3)}, [2, 8])
+    with set_composite_lp_aggregate(False):
+        actor = team(heads)
+        collected = actor(frames.clone()).detach()
+        with pytest.raises(ValueError, match="event_dim"):
+            ISStalenessFilter(actor).measure(collected)
+        joint = team(heads, event_dim=2)
+        collected = joint(frames.clone()).detach()
+        assert (ISStalenessFilter(joint).measure(collected)["staleness"] < 1e-5).all()
 
 
 def test_an_action_of_another_size_is_not_broadcast() -> None:
