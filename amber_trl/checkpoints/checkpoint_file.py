@@ -54,12 +54,8 @@ class Header:
 
 
 def serialize(states: Mapping[str, Any]) -> io.BytesIO:
-    """Serializes states by component, in memory: ``torch.save`` into a full disk says nothing of it.
-
-    Raises:
-        CheckpointError: a state cannot be saved, or not be loaded without running code.
-    """
-    content = io.BytesIO()
+    """Serializes the states of components; refuses those that would need code to be loaded."""
+    content = io.BytesIO()  # ``torch.save`` into a file on a full disk does not say that it is full
     try:
         torch.save(states, content)
         content.seek(0)
@@ -77,16 +73,15 @@ def serialize(states: Mapping[str, Any]) -> io.BytesIO:
 
 
 def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
-    """Writes a checkpoint, in place of one of that name; it is there whole or not at all.
-
-    Raises:
-        OSError: the disk is full (``errno.ENOSPC``), or the write failed for another reason.
-    """
+    """Writes a checkpoint so that it is at ``path`` whole or not at all, replacing one there."""
     with content.getbuffer() as buffer:
         sha256 = hashlib.sha256(buffer).hexdigest()
         complete = Header(**header, size=len(buffer), sha256=sha256)
         line = json.dumps(asdict(complete), allow_nan=False).encode() + b"\n"
-        _check_space(path.parent, len(buffer) + _MARGIN)
+        needed, free = len(buffer) + _MARGIN, shutil.disk_usage(path.parent).free
+        if free < needed:
+            message = f"a checkpoint needs {needed} bytes, but only {free} are free: make room"
+            raise OSError(errno.ENOSPC, message, str(path))
         part = path.with_name(path.name + PART)
         try:
             with part.open("wb") as file:
@@ -112,11 +107,7 @@ def sync(directory: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> tuple[Header, bytes]:
-    """Reads the header and the serialized states, both compared with their sums.
-
-    Raises:
-        CheckpointError: the file cannot be read, is damaged, or has another format.
-    """
+    """Reads the header and the serialized states, and compares both with their sums."""
     try:
         with path.open("rb") as file:
             line, digest, content = file.readline(), file.readline(), file.read()
@@ -133,14 +124,10 @@ def read_checkpoint(path: Path) -> tuple[Header, bytes]:
             f"{FORMAT}: use the version that saved it ({values['versions']['amber_trl']})"
         )
     header = Header(**values)
-    if len(content) != header.size:
+    if (len(content), hashlib.sha256(content).hexdigest()) != (header.size, header.sha256):
         raise CheckpointError(
-            f"checkpoint {path} is damaged: {len(content)} bytes follow its second line instead of "
-            f"{header.size}"
-        )
-    if hashlib.sha256(content).hexdigest() != header.sha256:
-        raise CheckpointError(
-            f"checkpoint {path} is damaged: the SHA-256 of its states is not the one in its header"
+            f"checkpoint {path} is damaged: its states ({len(content)} bytes, {header.size} were "
+            "saved) do not have the SHA-256 in its header"
         )
     return header, content
 
@@ -148,11 +135,7 @@ def read_checkpoint(path: Path) -> tuple[Header, bytes]:
 def read_states(
     path: Path, map_location: torch.device | str | None = None
 ) -> tuple[Header, dict[str, Any]]:
-    """Reads the header and the states by component, as they were saved.
-
-    Raises:
-        CheckpointError: as above, or torch cannot load it (a GPU it needs is missing, say).
-    """
+    """Reads the header and the states of the components."""
     header, content = read_checkpoint(path)
     try:
         states = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
@@ -193,24 +176,11 @@ def read_component(
         >>> state["weight"].shape
         torch.Size([1, 2])
     """
-    header, states = read_states(Path(path), map_location)
+    _, states = read_states(Path(path), map_location)
     if name not in states:
-        raise CheckpointError(
-            f"checkpoint {path} has no component {name!r}: it has {header.components}"
-        )
+        raise CheckpointError(f"checkpoint {path} has no component {name!r}: it has {list(states)}")
     return states[name]
 
 
 def _digest_line(line: bytes) -> bytes:
     return hashlib.sha256(line).hexdigest().encode() + b"\n"
-
-
-def _check_space(directory: Path, needed: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise OSError(
-            errno.ENOSPC,
-            f"a checkpoint needs {needed} bytes, but only {free} are free; nothing was written. "
-            "Make room, or save to another disk",
-            str(directory),
-        )

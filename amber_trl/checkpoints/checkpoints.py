@@ -26,8 +26,7 @@ from amber_trl.checkpoints.checkpoint_file import (
 )
 
 _logger = logging.getLogger(__name__)
-_NAME = re.compile(r"(\d{12,})(?:-(\d+))?\.ckpt")
-_EARLIER_NAME = re.compile(r"\d{12,}(-\d+)?")  # in format 1, a checkpoint was a directory
+_NAME = re.compile(r"(\d{12,})(?:-(\d+))?(\.ckpt)?")
 
 
 @dataclass(frozen=True)
@@ -138,13 +137,12 @@ class Checkpoints:
             raise ValueError(
                 f"details={details!r} must hold plain, finite values: {error}"
             ) from error
-        for path, header in self._verified().items():
-            if header.frames > frames:
-                raise ValueError(
-                    f"frames={frames} is less than the {header.frames} of checkpoint {path}, which "
-                    "would still be the newest: save to another directory, or move later "
-                    "checkpoints out of this one"
-                )
+        whole = self._verified()
+        if later := [path for path, header in whole.items() if header.frames > frames]:
+            raise ValueError(
+                f"frames={frames} is before {later[-1]}, which would still be the newest "
+                "checkpoint: save to another directory, or move later checkpoints out of this one"
+            )
         content = serialize({name: part.state_dict() for name, part in self.components.items()})
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True)
@@ -195,13 +193,8 @@ class Checkpoints:
             machines = differences(header.machine, machine())
             return Restored(path, header.frames, header.details, versions + machines)
         if refused:
-            raise CheckpointError(
-                f"no checkpoint in {self.directory} can be used: {'; '.join(refused)}"
-            )
+            raise CheckpointError(f"no checkpoint can be used: {'; '.join(refused)}")
         return None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.directory)!r}, components={list(self.components)})"
 
     def _load(self, path: Path, states: Mapping[str, Any]) -> None:
         if states.keys() != self.components.keys():
@@ -246,7 +239,7 @@ class Checkpoints:
     def _pass_over(self, path: Path, error: CheckpointError) -> None:
         self._damaged.add(path)
         self._whole.pop(path, None)
-        _logger.warning("CHECKPOINT %s IS NOT USED, and left as it is: %s", path, error)
+        _logger.warning("NOT USED, and left as it is: %s", error)
 
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
@@ -271,13 +264,14 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """
     directory, found = Path(directory), {}
     for path in directory.iterdir() if directory.is_dir() else ():
-        if name := _NAME.fullmatch(path.name):
-            found[path] = int(name[1]), int(name[2] or 0)
-        elif _EARLIER_NAME.fullmatch(path.name) and path.is_dir():
+        if (name := _NAME.fullmatch(path.name)) is None:
+            continue
+        if not name[3]:
             raise CheckpointError(
                 f"checkpoint {path} is a directory, as earlier versions of amber_trl wrote them: "
                 "resume with the version that wrote it, or start the run again"
             )
+        found[path] = int(name[1]), int(name[2] or 0)
     return sorted(found, key=found.__getitem__)
 
 
@@ -328,7 +322,7 @@ def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
         ...     os.truncate(path, 2000)
         ...     [(path, problem)] = verify_run(run)
         >>> problem
-        'checkpoint ...000000002048.ckpt is damaged: ... bytes follow its second line instead of ...'
+        'checkpoint ...000000002048.ckpt is damaged: ...'
     """
     run = Path(run)
     inside = run / "checkpoints"
@@ -338,15 +332,14 @@ def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
             f"run={str(run)!r} {'holds no checkpoint' if run.exists() else 'does not exist'}: name "
             "the directory of a run that saved one, or a checkpoint"
         )
-    return [(path, _problem(path)) for path in paths]
-
-
-def _problem(path: Path) -> str | None:
-    try:
-        read_checkpoint(path)
-    except CheckpointError as error:
-        return str(error)
-    return None
+    found: list[tuple[Path, str | None]] = []
+    for path in paths:
+        try:
+            read_checkpoint(path)
+            found.append((path, None))
+        except CheckpointError as error:
+            found.append((path, str(error)))
+    return found
 
 
 def _best(headers: Mapping[Path, Header]) -> Path | None:

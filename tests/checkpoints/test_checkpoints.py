@@ -5,14 +5,12 @@ import json
 import logging
 import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 
@@ -24,7 +22,6 @@ from amber_trl.checkpoints import (
     read_component,
     verify_run,
 )
-from amber_trl.data import MultiBatchReplayBuffer
 from tests.checkpoints.checkpointed import Learner, stepped
 
 
@@ -141,17 +138,6 @@ def test_what_differs_here_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert restored.differences[-1].endswith("is ABACUS")
 
 
-def test_replay_buffer_comes_back(tmp_path: Path) -> None:
-    def buffer() -> MultiBatchReplayBuffer:
-        return MultiBatchReplayBuffer(2, 8, minibatch_size=4)
-
-    first, second = buffer(), buffer()
-    first.extend(TensorDict({"x": torch.arange(8.0)}, [8]))
-    Checkpoints(tmp_path, {"replay": first}).save(8, score=None)
-    assert Checkpoints(tmp_path, {"replay": second}).restore()
-    assert [b["x"].tolist() for b in first] == [b["x"].tolist() for b in second]
-
-
 def test_two_learners_restore_the_same_and_share_nothing(tmp_path: Path) -> None:
     _, fingerprints = stepped(tmp_path, 1)
     one, other = Learner(), Learner()
@@ -167,31 +153,20 @@ def test_two_learners_restore_the_same_and_share_nothing(tmp_path: Path) -> None
     assert verify_run(path) == [(path, None)]
 
 
-@pytest.mark.parametrize("read", [lambda path: read_component(path, "generators"), verify_run])
-def test_reading_moves_no_generator(tmp_path: Path, read: Callable[[Path], Any]) -> None:
-    stepped(tmp_path, 1)
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state()  # type: ignore[index]  # noqa: NPY002
-    read(list_checkpoints(tmp_path)[0])
-    assert random.getstate() == before[0]
-    assert np.random.get_state()[1].tolist() == before[1]  # type: ignore[index]  # noqa: NPY002
-    assert torch.equal(torch.random.get_rng_state(), before[2])
-
-
-def test_restoring_moves_generators_only_if_they_are_a_component(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "without", {"a": nn.Linear(2, 1)})
-    checkpoints.save(1, score=None)
-    before = torch.random.get_rng_state()
-    checkpoints.restore()
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-    checkpoints = Checkpoints(tmp_path / "with", {"generators": GlobalRNGState()})
-    checkpoints.save(1, score=None)
-
+def test_only_the_component_of_the_generators_moves_them(tmp_path: Path) -> None:
     def draw() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), torch.rand(()).item()  # noqa: NPY002
 
+    generators = GlobalRNGState()
+    before = generators.state_dict()
+    Checkpoints(tmp_path / "with", {"generators": generators}).save(1, score=None)
     drawn = draw()
+    checkpoints = Checkpoints(tmp_path / "without", {"a": nn.Linear(2, 1)})
+    generators.load_state_dict(before)
+    read_component(checkpoints.save(1, score=None), "a")
     checkpoints.restore()
+    assert draw() == drawn
+    Checkpoints(tmp_path / "with", {"generators": generators}).restore()
     assert draw() == drawn
 
 

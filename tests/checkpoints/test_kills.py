@@ -25,19 +25,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     _, fingerprints = stepped(saved, 2)
     shared = Path("/dev/shm")  # what a kill leaves in memory is the same, and faster
     scratch = tempfile.mkdtemp(dir=shared if shared.is_dir() else saved.parent)
-    words = [
-        "-W",
-        "ignore",
-        "-m",
-        "tests.checkpoints.killed_saves",
-        str(saved),
-        scratch,
-        str(KILLS),
-    ]
+    program = [sys.executable, "-W", "ignore", "-m", "tests.checkpoints.killed_saves"]
+    words = [*program, str(saved), scratch, str(KILLS)]
     try:
-        run = subprocess.run(
-            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=900
-        )
+        run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900)
     finally:
         shutil.rmtree(scratch)
     assert run.returncode == 0, run.stderr
