@@ -18,7 +18,7 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
 
     Each minibatch is one run of :math:`M_{PPO} k` consecutive frames of one environment in one of
     the :math:`k` active batches, its place drawn uniformly; an epoch has :math:`N / M_{PPO}`
-    minibatches (Section 6.2 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Runs
+    minibatches (Section 7.2 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Runs
     overlap and may cross the end of an episode. ``torchrl.data.SliceSampler`` draws slices within
     trajectories instead.
 
