@@ -1,14 +1,14 @@
 """Runs an actor frame by frame: through TensorDict, or as a recorded list of torch calls."""
 
 import logging
+import pickle
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,29 +24,30 @@ from torch.distributions import Categorical, Normal
 from torchrl.modules import IndependentNormal, OneHotCategorical
 
 from amber_trl.collectors._ahead import CompiledFrame
-from amber_trl.collectors._program import Program, close, same
-from amber_trl.collectors._recorder import (
-    FixedShapes,
-    NotStraightError,
-    Recorder,
-    generator_states,
-    set_generator_states,
-)
+from amber_trl.collectors._recording import NotRecordedError, Recording, same
 
 _logger = logging.getLogger(__name__)
-_PLAIN = (int, float, bool, str, bytes, type(None), Enum, torch.dtype, torch.device)
+
 _ROW_BY_ROW: frozenset[Any] = frozenset((Normal, Categorical, IndependentNormal, OneHotCategorical))
 """Distributions whose log-probability has the same bits for a row alone and among others."""
+
+_MODULE = frozenset(vars(nn.Module()).keys() - {"training"})
+"""Attributes in which every module keeps its parameters, buffers, modules and hooks."""
+
+_HOLDERS = (
+    *(list, tuple, dict, set, deque, SimpleNamespace),
+    *(np.ndarray, np.random.Generator, np.random.RandomState, random.Random),
+)
 
 Inputs = Sequence[Tensor]
 
 
 class FrameActor:
-    """Calls an actor on the first frame of a batch, and runs a recording of it on the others.
+    """Calls an actor on the first frame of a batch, and repeats a recording of it on the others.
 
-    On the first frame the recording must give what the actor gave, bit by bit, and leave the
-    generators as the actor left them. Otherwise the actor is recorded anew, and called on every
-    frame where that does not help.
+    On the first frame of each batch the recording must give what the actor gave, bit for bit, and
+    leave the generators as the actor left them. Otherwise the actor is recorded again, and called
+    on every frame where that does not help.
 
     Args:
         policy: a feed-forward TensorDict module.
@@ -68,17 +69,13 @@ class FrameActor:
         self.in_keys: list[NestedKey] = list(policy.in_keys)
         self.failure: str | None = None if capture else "capture=False"
         """Why the actor is called on every frame; None if it is not."""
-        self._said: str | None = None
-        self._policy = policy
-        self._action_key = action_key
-        self._batch_size = batch_size
-        self._capture = capture
+        self._policy, self._action_key, self._batch_size = policy, action_key, batch_size
+        self._capture, self._compile = capture, compile
         self._log_prob = _LogProb.of(policy)
-        self._program: Program | None = None
-        self._compile = compile
+        self._recording: Recording | None = None
         self._compiled: CompiledFrame | None = None
-        self._frame: Callable[..., Sequence[Tensor]]
-        self._fingerprint: object = None
+        self._settings: object = None
+        self._warned: str | None = None
         self._first: dict[NestedKey, Tensor] = {}
         self._records: list[Sequence[Tensor]] = []
         self._moves_to: torch.device | None = None
@@ -86,7 +83,7 @@ class FrameActor:
     @property
     def device(self) -> torch.device:
         """Where the actor's first parameter or buffer is."""
-        first = next(_tensors(self._policy), None)
+        first = next(chain(self._policy.parameters(), self._policy.buffers()), None)
         return torch.device("cpu") if first is None else first.device
 
     def call(self, inputs: Inputs) -> dict[NestedKey, Tensor]:
@@ -108,50 +105,39 @@ class FrameActor:
         device = self.device
         self._moves_to = None if device.type == "cpu" else device
         inputs = self._moved(inputs)
-        before = generator_states(device)
+        before = _generators(device)
         state = self._state()
-        self._first = self.call(inputs)
-        if self._capture:
-            self._renew(inputs, before, state)
-        names = list(self._first) if self._program is None else self._program.outputs
-        self._first = {key: value.clone() for key, value in self._first.items()}
+        first = self.call(inputs)
+        self._first = {key: value.clone() for key, value in first.items()}
+        frame = self._recorded(inputs, before, state) if self._capture else None
+        names = list(first) if self._recording is None else self._recording.outputs
         self._records = [tuple(self._first[key] for key in names)]
-        if self._program is not None:
-            self._frame = self._program.frame
-            if self._compile:
-                self._use_compiled(self._program, inputs, before)
-        make = self._acting_by_call if self._program is None else self._acting_by_program
-        return self._first[self._action_key], make()
+        act = self._acting_by_call() if frame is None else self._acting_by(frame)
+        return self._first[self._action_key], act
 
     def running(self) -> AbstractContextManager[object]:
-        """What the frames after the first run in: the recorded calls, without autograd's upkeep.
+        """What the frames after the first run in: inference mode if they repeat a recording.
 
-        The actor itself is spared it, as it might keep a tensor made there, which no gradient
-        could pass through later.
+        The actor itself is not called in it, as it might keep a tensor made there, which no
+        gradient could pass through later.
         """
-        return nullcontext() if self._program is None else torch.inference_mode()
+        return nullcontext() if self._recording is None else torch.inference_mode()
 
     def finish(self) -> dict[NestedKey, Tensor]:
         """What the actor gave in the batch, each stacked along a new first dimension."""
         records, self._records = self._records, []
-        names = list(self._first) if self._program is None else self._program.outputs
-        fixed = set() if self._program is None else self._program.fixed
-        outputs: dict[NestedKey, Tensor] = {}
-        for index, key in enumerate(names):
-            if key in fixed:
-                value = records[0][index]
-                outputs[key] = value.expand(len(records), *value.shape).clone()
-            else:
-                outputs[key] = torch.stack([record[index] for record in records])
-        for key in self._first.keys() - outputs.keys():
-            assert self._log_prob is not None
-            outputs[key] = self._log_prob(outputs, self._first[key], self._batch_size)
+        names = list(self._first) if self._recording is None else self._recording.outputs
+        columns = zip(names, zip(*records, strict=True), strict=True)
+        outputs = {key: torch.stack(column) for key, column in columns}
+        if self._log_prob is not None and self._log_prob.key not in outputs:
+            first = self._first[self._log_prob.key]
+            outputs[self._log_prob.key] = self._log_prob(outputs, first, self._batch_size)
         return outputs
 
-    def _acting_by_program(self) -> Callable[[Inputs], Tensor]:
-        assert self._program is not None
-        frame, record, moved = self._frame, self._records.append, self._moved
-        moves, action = self._moves_to is not None, self._program.outputs.index(self._action_key)
+    def _acting_by(self, frame: Callable[..., Sequence[Tensor]]) -> Callable[[Inputs], Tensor]:
+        assert self._recording is not None
+        record, moved, moves = self._records.append, self._moved, self._moves_to is not None
+        action = self._recording.outputs.index(self._action_key)
 
         def act(inputs: Inputs) -> Tensor:
             outputs = frame(*(moved(inputs) if moves else inputs))
@@ -175,80 +161,103 @@ class FrameActor:
         return [tensor.to(self._moves_to) for tensor in inputs]
 
     def _state(self) -> tuple[object, ...]:
-        """What may change in a call but for torch's generators; its code, so to say, first."""
-        drawn = random.getstate(), _identity(np.random.get_state())  # noqa: NPY002
-        return _attributes(self._policy), _versions(self._policy), drawn
+        """What a call could change besides torch's generators. Its settings come first."""
+        tensors = chain(self._policy.parameters(), self._policy.buffers())
+        versions = [tensor._version for tensor in tensors]
+        return _settings(self._policy), versions, random.getstate(), _numpy_generator()
 
-    def _renew(self, inputs: Inputs, before: list[Tensor], state: tuple[object, ...]) -> None:
-        """Keeps the program if it still does what the actor does; else records another."""
-        if state[0] != self._fingerprint:
-            self._program, self.failure = None, None
-        self._fingerprint = state[0]
+    def _recorded(
+        self, inputs: Inputs, before: list[Tensor], state: tuple[object, ...]
+    ) -> Callable[..., Sequence[Tensor]] | None:
+        """The function that acts as the actor did on the first frame; None if there is none."""
+        if state[0] != self._settings:
+            self._recording, self.failure, self._settings = None, None, state[0]
         if self.failure is not None:
-            return
-        after = generator_states(self.device)
+            return None
+        after = _generators(self.device)
         try:
-            if any(
-                part._forward_hooks or part._forward_pre_hooks for part in self._policy.modules()
-            ):
-                raise NotStraightError("it has forward hooks, which may do more than torch calls")
+            parts = self._policy.modules()
+            if any(part._forward_hooks or part._forward_pre_hooks for part in parts):
+                raise NotRecordedError("it has forward hooks, which may do more than torch calls")
             if state != self._state():
-                raise NotStraightError(
+                raise NotRecordedError(
                     "calling it changes its attributes, parameters or buffers, or draws Python's "
                     "or NumPy's random numbers"
                 )
-            if self._program is None or not self._reproduces(inputs, before, after):
-                self._program = self._record(inputs, before)
-                if not self._reproduces(inputs, before, after):
-                    raise NotStraightError("its recorded torch calls do not give what it gives")
+            frame = self._repeating(inputs, before, after)
+            if frame is None:
+                self._recording = self._record(inputs, before)
+                frame = self._repeating(inputs, before, after)
+            if frame is None:
+                raise NotRecordedError("its recorded torch calls do not give what it gives")
         except Exception as error:  # Whatever goes wrong here, calling the actor is right.
-            self._program = None
+            self._recording = None
             self.failure = str(error) or repr(error)
-            if self.failure != self._said:
+            if self.failure != self._warned:
                 _logger.warning("the actor is called on every frame, slowly: %s", self.failure)
-            self._said = self.failure
+            self._warned = self.failure
+            return None
         finally:
-            set_generator_states(after, self.device)
+            _set_generators(after, self.device)
+        return self._compile_for(inputs, before, after) if self._compile else frame
 
-    def _use_compiled(self, program: Program, inputs: Inputs, before: list[Tensor]) -> None:
-        """Takes the compiled program for this batch if it does what the actor did, to rounding."""
-        if self._compiled is None or not self._compiled.fits(program):
-            if self._compiled is not None:
-                _logger.warning("the actor has changed: it is compiled anew, which takes long")
-            self._compiled = CompiledFrame(program, inputs)
-        after = generator_states(self.device)
-        set_generator_states(before, self.device)
-        frame = self._compiled.begin()
-        outputs = zip(program.outputs, frame(*inputs), strict=True)
-        agree = all(close(value, self._first[key]) for key, value in outputs)
-        if agree and all(map(torch.equal, after, generator_states(self.device))):
-            self._frame = frame
-        else:
-            _logger.warning("the compiled actor does not give what the actor gives: not used")
-        set_generator_states(after, self.device)
+    def _record(self, inputs: Inputs, before: list[Tensor]) -> Recording:
+        def call() -> dict[NestedKey, Tensor]:
+            _set_generators(before, self.device)
+            return self.call(inputs)
 
-    def _record(self, inputs: Inputs, before: list[Tensor]) -> Program:
-        first, second = (Recorder(inputs, self.device) for _ in range(2))
         others = random.getstate(), np.random.get_state()  # noqa: NPY002
         try:
-            for recorder in (second, first):
-                set_generator_states(before, self.device)
-                with recorder, FixedShapes():  # type: ignore[no-untyped-call]
-                    outputs = self.call(inputs)
+            return Recording(call, inputs, None if self._log_prob is None else self._log_prob.key)
         finally:
             random.setstate(others[0])
             np.random.set_state(others[1])  # noqa: NPY002
-        derived = None if self._log_prob is None else self._log_prob.key
-        return Program(first, second, outputs, derived)
 
-    def _reproduces(self, inputs: Inputs, before: list[Tensor], after: list[Tensor]) -> bool:
-        assert self._program is not None
-        set_generator_states(before, self.device)
-        if not self._program.begin():
-            return False
-        outputs = zip(self._program.outputs, self._program.frame(*inputs), strict=True)
-        same_outputs = all(same(value, self._first[key]) for key, value in outputs)
-        return same_outputs and all(map(torch.equal, after, generator_states(self.device)))
+    def _repeating(
+        self, inputs: Inputs, before: list[Tensor], after: list[Tensor]
+    ) -> Callable[..., Sequence[Tensor]] | None:
+        """The recorded function, if it repeats the first frame bit for bit."""
+        try:
+            frame = None if self._recording is None else self._recording.begin()
+            agrees = frame is not None and self._agrees(frame, inputs, before, after, same)
+        except RuntimeError:  # The parameters have another dtype or shape by now.
+            return None
+        return frame if agrees else None
+
+    def _compile_for(
+        self, inputs: Inputs, before: list[Tensor], after: list[Tensor]
+    ) -> Callable[..., Sequence[Tensor]]:
+        """The compiled function, if it does what the actor did up to rounding."""
+        recording = self._recording
+        assert recording is not None
+        if self._compiled is None or not self._compiled.fits(recording):
+            if self._compiled is not None:
+                _logger.warning("the actor has changed: it is compiled again, which takes long")
+            self._compiled = CompiledFrame(recording, inputs)
+        frame = self._compiled.begin(recording)
+        agrees = self._agrees(frame, inputs, before, after, _close)
+        _set_generators(after, self.device)
+        if agrees:
+            return frame
+        _logger.warning("the compiled actor does not give what the actor gives: not used")
+        uncompiled = recording.begin()
+        assert uncompiled is not None
+        return uncompiled
+
+    def _agrees(
+        self,
+        frame: Callable[..., Sequence[Tensor]],
+        inputs: Inputs,
+        before: list[Tensor],
+        after: list[Tensor],
+        equal: Callable[[Tensor, Tensor], bool],
+    ) -> bool:
+        """Whether a function gives the first frame's outputs and draws as many random numbers."""
+        assert self._recording is not None
+        _set_generators(before, self.device)
+        outputs = zip(self._recording.outputs, frame(*inputs), strict=True)
+        same_outputs = all(equal(value, self._first[key]) for key, value in outputs)
+        return same_outputs and all(map(torch.equal, after, _generators(self.device)))
 
 
 class _LogProb:
@@ -259,7 +268,7 @@ class _LogProb:
         self.key: NestedKey = module.log_prob_key
 
     @classmethod
-    def of(cls, policy: nn.Module) -> "_LogProb | None":
+    def of(cls, policy: nn.Module) -> Self | None:
         """None unless the actor ends by drawing one action from parameters that it writes.
 
         Nor for distributions that need not give the same bits for many frames as for each.
@@ -294,42 +303,48 @@ class _LogProb:
         return value
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return chain(module.parameters(), module.buffers())
-
-
-def _versions(module: nn.Module) -> tuple[int, ...]:
-    return tuple(tensor._version for tensor in _tensors(module))
-
-
-def _attributes(module: nn.Module) -> list[object]:
-    """What a module's code may depend on besides its tensors' values."""
+def _settings(policy: nn.Module) -> list[object]:
+    """The modules' attributes, on which their code may depend, apart from tensors and modules."""
     return [
-        (id(part), [(name, _identity(value)) for name, value in vars(part).items()])
-        for part in module.modules()
+        (name, id(part) if name in _MODULE else _content(value))
+        for part in policy.modules()
+        for name, value in vars(part).items()
     ]
 
 
-def _identity(value: Any, within: frozenset[int] = frozenset()) -> object:
-    """The contents of arrays, generators, and containers at any depth; of others, which one."""
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, np.ndarray):
-        return value.shape, value.tobytes()
+def _content(value: object) -> object:
+    """What plain values, arrays, generators and containers hold; of others, which one it is."""
     if isinstance(value, torch.Generator):
         return value.get_state().cpu().numpy().tobytes()
-    if isinstance(value, np.random.Generator):
-        return _identity(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return _identity(value.get_state())
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if id(value) not in within:
-        within |= {id(value)}
-        if isinstance(value, Mapping):
-            return [(key, _identity(item, within)) for key, item in value.items()]
-        if isinstance(value, list | tuple | set | deque):
-            return [_identity(item, within) for item in value]
-        if isinstance(value, SimpleNamespace):
-            return _identity(vars(value), within)
-    return id(value)
+    if isinstance(value, _HOLDERS):
+        try:
+            return pickle.dumps(value)
+        except Exception:  # It holds something that cannot be pickled, such as a lambda.
+            return id(value)
+    return value if isinstance(value, int | float | str) else id(value)
+
+
+def _numpy_generator() -> object:
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return name, np.asarray(keys).tobytes(), rest
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    """States of torch's global generators: the CPU's, and a CUDA device's."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def _set_generators(states: Sequence[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and dtype, and the same values up to rounding."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)

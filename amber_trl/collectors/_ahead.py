@@ -6,30 +6,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from amber_trl._compiler import COMPILER_NEEDS, shielded_children
-from amber_trl.collectors._program import Program
+from amber_trl.collectors._recording import Recording
 
 
 class CompiledFrame:
-    """A program as machine code, which does in one call what the program does in a dozen.
+    """A recording's ``each`` as machine code, which does in one call what it does in a dozen.
 
     It draws the same random numbers and gives the same outputs, up to rounding: some functions,
     such as tanh, are computed by other code than torch's own.
 
     Args:
-        program: what to compile, for inputs of the same shapes and strides only.
+        recording: what to compile, for inputs of the same shapes and strides only.
         inputs: the tensors of a frame.
 
     Raises:
         RuntimeError: it cannot be compiled, or no compiler works here.
     """
 
-    def __init__(self, program: Program, inputs: Sequence[Tensor]) -> None:
-        self.program = program
-        self._forms = [_form(tensor) for tensor in program.kept()]
-        example = (*inputs, *(tensor.detach() for tensor in program.kept()))
+    def __init__(self, recording: Recording, inputs: Sequence[Tensor]) -> None:
+        self._form = _form(recording)
+        example = (*(tensor.detach() for tensor in recording.kept), *inputs)
         try:
             with (
                 shielded_children(),
@@ -37,7 +36,7 @@ class CompiledFrame:
                 tempfile.TemporaryDirectory() as folder,
             ):
                 package = torch._inductor.aoti_compile_and_package(
-                    torch.export.export(_Closed(program), example),
+                    torch.export.export(recording.each, example),
                     package_path=str(Path(folder, "frame.pt2")),
                     inductor_configs={"fallback_random": True},
                 )
@@ -49,25 +48,17 @@ class CompiledFrame:
                 f"{COMPILER_NEEDS}; or do not compile it (compile_policy=False)"
             ) from error
 
-    def fits(self, program: Program) -> bool:
-        """Whether it is the code of a program, whose parameters have the form they had."""
-        return program is self.program and self._forms == [_form(t) for t in program.kept()]
+    def fits(self, recording: Recording) -> bool:
+        """Whether it does what a recording does, for parameters of the form they have now."""
+        return self._form == _form(recording)
 
-    def begin(self) -> Callable[..., Sequence[Tensor]]:
-        """The function from the inputs of a frame to its outputs, until the parameters change."""
-        run, kept = self._run, [tensor.detach() for tensor in self.program.kept()]
-        return lambda *inputs: run([*inputs, *kept])
-
-
-def _form(tensor: Tensor) -> tuple[object, ...]:
-    """What the code takes for granted, and would read out of bounds without."""
-    return tensor.dtype, tensor.shape, tensor.stride()
+    def begin(self, recording: Recording) -> Callable[..., Sequence[Tensor]]:
+        """The function from a frame's inputs to its outputs, for the parameters as they are."""
+        run, kept = self._run, [tensor.detach() for tensor in recording.kept]
+        return lambda *inputs: run([*kept, *inputs])
 
 
-class _Closed(nn.Module):
-    def __init__(self, program: Program) -> None:
-        super().__init__()
-        self._closed = program.closed
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self._closed(*tensors)
+def _form(recording: Recording) -> tuple[object, ...]:
+    """The operations, and what the machine code takes for granted and could read out of bounds."""
+    kept = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in recording.kept]
+    return recording.each.code, kept

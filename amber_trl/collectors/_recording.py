@@ -1,0 +1,250 @@
+"""Records the torch calls that an actor makes in one frame, and repeats them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import getitem
+from types import BuiltinFunctionType, MethodDescriptorType
+from typing import Any
+
+import torch
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+Outputs = Mapping[NestedKey, Tensor]
+
+_ESCAPES = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "__set__"})
+"""Names of calls by which values reach Python, or tensors change, unseen by torch's dispatcher."""
+
+
+class NotRecordedError(Exception):
+    """The actor is not a fixed list of torch calls; the message says why."""
+
+
+class Recording:
+    """An actor's computation in one frame, as two functions made of torch's own operations.
+
+    ``once`` computes what depends on parameters alone, such as the exponential of a log-std
+    parameter, once per batch. ``each`` computes the rest in every frame. What no output needs is
+    left out, except that random numbers are drawn as often as the actor draws them.
+
+    Args:
+        call: calls the actor with ``inputs``. It is called twice, and both calls must agree.
+        inputs: the tensors that change from frame to frame.
+        omitted: an output to leave out.
+
+    Raises:
+        NotRecordedError: the actor is not a fixed list of torch calls.
+    """
+
+    each: GraphModule
+    """Maps :attr:`kept` and the inputs of a frame to its outputs."""
+    kept: list[Tensor]
+    """What :attr:`each` reads besides the inputs, as it was at the last :meth:`begin`."""
+
+    def __init__(
+        self, call: Callable[[], Outputs], inputs: Sequence[Tensor], omitted: NestedKey | None
+    ) -> None:
+        first, second = (_Recorder(inputs) for _ in range(2))
+        outputs = first.record(call, omitted)
+        second.record(call, omitted)
+        if not first.agrees(second):
+            raise NotRecordedError("two calls with the same input made different torch calls")
+        self.outputs = list(outputs)
+        """Names of what :attr:`each` returns, in its order."""
+        self._constants = list(first.constants.values())
+        self._guards = list(first.guards.values())
+        self._split(first, list(outputs.values()))
+
+    def begin(self) -> Callable[..., Sequence[Tensor]] | None:
+        """Computes what is the same for all frames, from the parameters as they are now.
+
+        Returns:
+            The function from a frame's inputs to its outputs; None if the actor looked at a value
+            that has changed since, so that it must be recorded again.
+        """
+        *kept, seen = self._once.forward(*self._constants)
+        self.kept = kept
+        return partial(self.each.forward, *kept) if list(seen) == self._guards else None
+
+    def _split(self, recorder: "_Recorder", outputs: list[Node]) -> None:
+        graph, fixed = recorder.graph, recorder.fixed()
+        if not fixed.issuperset(recorder.guards):
+            raise NotRecordedError("it looks at the values of a tensor that differs by frame")
+        if shapeless := [node for node in graph.nodes if "by_values" in node.meta and node not in fixed]:
+            raise NotRecordedError(f"a shape depends on values ({shapeless[0].target})")
+        graph.output((*outputs, *recorder.guards))
+        graph.eliminate_dead_code(_is_impure)
+        kept = [
+            node
+            for node in graph.nodes
+            if node in fixed and (node in outputs or not fixed.issuperset(_calls(node.users)))
+        ]
+        once, each = Graph(), Graph()
+        new = {node: once.placeholder(node.name) for node in recorder.constants}
+        for node in _calls(graph.nodes):
+            if node in fixed:
+                new[node] = once.node_copy(node, new.__getitem__)
+        once.output((*(new[node] for node in kept), [new[node] for node in recorder.guards]))
+        new = {node: each.placeholder(node.name) for node in (*kept, *recorder.inputs)}
+        for node in _calls(graph.nodes):
+            if node not in fixed:
+                new[node] = each.node_copy(node, new.__getitem__)
+                _quicken(new[node])
+        each.output(tuple(new[node] for node in outputs))
+        self._once, self.each = GraphModule({}, once), GraphModule({}, each)
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes every operation that reaches torch's dispatcher into a graph."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self.inputs = [self.graph.placeholder("observed") for _ in inputs]
+        self.constants: dict[Node, Tensor] = {}
+        """Tensors that were there before the call: parameters, buffers and the like."""
+        self.guards: dict[Node, object] = {}
+        """Values that were told to Python, such as a condition on which the actor branches."""
+        self._given = {_address(tensor) for tensor in inputs}
+        self._written: set[int] = set()
+        self._nodes = dict(zip(map(id, inputs), self.inputs, strict=True))
+        self._alive: list[Any] = list(inputs)  # so that no id is used twice
+
+    def record(self, call: Callable[[], Outputs], omitted: NestedKey | None) -> dict[Any, Node]:
+        """Makes the call and returns the nodes of its outputs."""
+        with self, _Functions():  # type: ignore[no-untyped-call]
+            outputs = call()
+        return {key: self._encode(value) for key, value in outputs.items() if key != omitted}
+
+    def agrees(self, other: "_Recorder") -> bool:
+        """Whether two recordings of the same call are the same.
+
+        Numbers from elsewhere, such as another library's random numbers, differ between them.
+        """
+        pairs = zip(self.constants.values(), other.constants.values(), strict=False)
+        return str(self.graph) == str(other.graph) and all(a is b or same(a, b) for a, b in pairs)
+
+    def fixed(self) -> set[Node]:
+        """What depends on no input, draws nothing, and is not written into."""
+        fixed = set(self.constants)
+        for node in _calls(self.graph.nodes):
+            pure = not _is_impure(node) and self._written.isdisjoint(node.meta["addresses"])
+            if pure and fixed.issuperset(node.all_input_nodes):
+                fixed.add(node)
+        return fixed
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        node = self.graph.call_function(func, *tree_map(self._encode, (args, named)))
+        result = func(*args, **named)
+        self._note_writes(func, args, named)
+        if torch.Tag.dynamic_output_shape in func.tags and not _indexes_by_integers(func, args):
+            node.meta["by_values"] = True
+        self._store(node, result)
+        return result
+
+    def _encode(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Generator):
+            raise NotRecordedError("it draws from a generator of its own")
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in self._nodes:
+            node = self._nodes[id(leaf)] = self.graph.placeholder("constant")
+            self.constants[node] = leaf
+            self._given.add(_address(leaf))
+            self._alive.append(leaf)
+        return self._nodes[id(leaf)]
+
+    def _note_writes(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = named | {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)}
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = tree_leaves(given.get(argument.name))
+                self._written |= {_address(leaf) for leaf in written if isinstance(leaf, Tensor)}
+        if not self._written.isdisjoint(self._given):
+            raise NotRecordedError("it writes into a tensor that it keeps, or into its input")
+
+    def _store(self, node: Node, result: Any) -> None:
+        """Remembers which tensors a node gave."""
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        node.meta["addresses"] = {_address(tensor) for tensor in tensors}
+        self._alive.append(result)
+        if isinstance(result, Tensor):
+            self._nodes[id(result)] = node
+        elif tensors:
+            for position, item in enumerate(result):
+                self._store(self.graph.call_function(getitem, (node, position)), item)
+        elif result is not None:
+            self.guards[node] = result
+
+
+class _Functions(TorchFunctionMode):
+    """Refuses functions whose effect :class:`_Recorder` does not see."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if (name := getattr(func, "__name__", "")) in _ESCAPES:
+            raise NotRecordedError(f"it looks at the values of a tensor, or sets them ({name})")
+        if func is torch.nn.functional.one_hot and len(args) == 2:
+            return _one_hot(*args)  # torch's looks at the values, to check them
+        return func(*args, **(kwargs or {}))
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and values, NaN being equal to NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _one_hot(indices: Tensor, num_classes: int) -> Tensor:
+    return (indices.unsqueeze(-1) == torch.arange(num_classes, device=indices.device)).long()
+
+
+def _calls(nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if node.op == "call_function"]
+
+
+def _is_impure(node: Node) -> bool:
+    """Whether a node must always run: it draws random numbers or writes into a tensor."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.target is not getitem
+    random = torch.Tag.nondeterministic_seeded in node.target.tags
+    return random or node.target._schema.is_mutable
+
+
+def _quicken(node: Node) -> None:
+    """Calls torch's own binding of an operation, which is faster than the operation by name."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    name = node.target._schema.name.removeprefix("aten::").replace("_to_copy", "to")
+    if isinstance(function := getattr(torch, name, None), BuiltinFunctionType):
+        node.target = function
+    elif isinstance(getattr(Tensor, name, None), MethodDescriptorType) and node.args:
+        node.op, node.target = "call_method", name
+
+
+def _indexes_by_integers(func: Any, args: Sequence[Any]) -> bool:
+    if func is not torch.ops.aten.index.Tensor:
+        return False
+    return all(index is None or index.dtype in (torch.int32, torch.int64) for index in args[1])
+
+
+def _address(tensor: Tensor) -> int:
+    """The address of a tensor's storage, which its views share."""
+    return tensor.untyped_storage().data_ptr()
