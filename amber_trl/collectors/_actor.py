@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -31,15 +30,13 @@ _logger = logging.getLogger(__name__)
 _ROW_BY_ROW: frozenset[Any] = frozenset((Normal, Categorical, IndependentNormal, OneHotCategorical))
 """Distributions whose log-probability has the same bits for a row alone and among others."""
 
-_MODULE = frozenset(vars(nn.Module()).keys() - {"training"})
+_INTERNALS = frozenset(vars(nn.Module()).keys() - {"training"})
 """Attributes in which every module keeps its parameters, buffers, modules and hooks."""
 
-_HOLDERS = (
-    *(list, tuple, dict, set, deque, SimpleNamespace),
-    *(np.ndarray, np.random.Generator, np.random.RandomState, random.Random),
-)
+_HOLDERS = (list, tuple, dict, deque, np.ndarray, np.random.Generator, random.Random)
 
 Inputs = Sequence[Tensor]
+Frame = Callable[..., Sequence[Tensor]]
 
 
 class FrameActor:
@@ -77,6 +74,7 @@ class FrameActor:
         self._settings: object = None
         self._warned: str | None = None
         self._first: dict[NestedKey, Tensor] = {}
+        self._outputs: list[NestedKey] = []
         self._records: list[Sequence[Tensor]] = []
         self._moves_to: torch.device | None = None
 
@@ -110,10 +108,10 @@ class FrameActor:
         first = self.call(inputs)
         self._first = {key: value.clone() for key, value in first.items()}
         frame = self._recorded(inputs, before, state) if self._capture else None
-        names = list(first) if self._recording is None else self._recording.outputs
-        self._records = [tuple(self._first[key] for key in names)]
-        act = self._acting_by_call() if frame is None else self._acting_by(frame)
-        return self._first[self._action_key], act
+        if frame is None:
+            self._outputs, frame = list(first), self._called
+        self._records = [tuple(self._first[key] for key in self._outputs)]
+        return self._first[self._action_key], self._acting_by(frame)
 
     def running(self) -> AbstractContextManager[object]:
         """What the frames after the first run in: inference mode if they repeat a recording.
@@ -126,18 +124,16 @@ class FrameActor:
     def finish(self) -> dict[NestedKey, Tensor]:
         """What the actor gave in the batch, each stacked along a new first dimension."""
         records, self._records = self._records, []
-        names = list(self._first) if self._recording is None else self._recording.outputs
-        columns = zip(names, zip(*records, strict=True), strict=True)
+        columns = zip(self._outputs, zip(*records, strict=True), strict=True)
         outputs = {key: torch.stack(column) for key, column in columns}
         if self._log_prob is not None and self._log_prob.key not in outputs:
             first = self._first[self._log_prob.key]
             outputs[self._log_prob.key] = self._log_prob(outputs, first, self._batch_size)
         return outputs
 
-    def _acting_by(self, frame: Callable[..., Sequence[Tensor]]) -> Callable[[Inputs], Tensor]:
-        assert self._recording is not None
+    def _acting_by(self, frame: Frame) -> Callable[[Inputs], Tensor]:
         record, moved, moves = self._records.append, self._moved, self._moves_to is not None
-        action = self._recording.outputs.index(self._action_key)
+        action = self._outputs.index(self._action_key)
 
         def act(inputs: Inputs) -> Tensor:
             outputs = frame(*(moved(inputs) if moves else inputs))
@@ -146,14 +142,10 @@ class FrameActor:
 
         return act
 
-    def _acting_by_call(self) -> Callable[[Inputs], Tensor]:
-        def act(inputs: Inputs) -> Tensor:
-            outputs = self.call(self._moved(inputs))
-            # It may return a tensor of its own, to be overwritten by the next call.
-            self._records.append(tuple(outputs[key].clone() for key in self._first))
-            return outputs[self._action_key]
-
-        return act
+    def _called(self, *inputs: Tensor) -> Sequence[Tensor]:
+        outputs = self.call(inputs)
+        # The actor may return a tensor of its own, to be overwritten by the next call.
+        return tuple(outputs[key].clone() for key in self._outputs)
 
     def _moved(self, inputs: Inputs) -> Inputs:
         if self._moves_to is None:
@@ -168,7 +160,7 @@ class FrameActor:
 
     def _recorded(
         self, inputs: Inputs, before: list[Tensor], state: tuple[object, ...]
-    ) -> Callable[..., Sequence[Tensor]] | None:
+    ) -> Frame | None:
         """The function that acts as the actor did on the first frame; None if there is none."""
         if state[0] != self._settings:
             self._recording, self.failure, self._settings = None, None, state[0]
@@ -199,7 +191,8 @@ class FrameActor:
             return None
         finally:
             _set_generators(after, self.device)
-        return self._compile_for(inputs, before, after) if self._compile else frame
+        self._outputs = self._recording.outputs
+        return self._compiled_or(frame, inputs, before, after) if self._compile else frame
 
     def _record(self, inputs: Inputs, before: list[Tensor]) -> Recording:
         def call() -> dict[NestedKey, Tensor]:
@@ -215,7 +208,7 @@ class FrameActor:
 
     def _repeating(
         self, inputs: Inputs, before: list[Tensor], after: list[Tensor]
-    ) -> Callable[..., Sequence[Tensor]] | None:
+    ) -> Frame | None:
         """The recorded function, if it repeats the first frame bit for bit."""
         try:
             frame = None if self._recording is None else self._recording.begin()
@@ -224,29 +217,25 @@ class FrameActor:
             return None
         return frame if agrees else None
 
-    def _compile_for(
-        self, inputs: Inputs, before: list[Tensor], after: list[Tensor]
-    ) -> Callable[..., Sequence[Tensor]]:
-        """The compiled function, if it does what the actor did up to rounding."""
-        recording = self._recording
-        assert recording is not None
-        if self._compiled is None or not self._compiled.fits(recording):
+    def _compiled_or(
+        self, frame: Frame, inputs: Inputs, before: list[Tensor], after: list[Tensor]
+    ) -> Frame:
+        """The compiled function if it does what the actor did, up to rounding; else ``frame``."""
+        assert self._recording is not None
+        if self._compiled is None or not self._compiled.fits(self._recording):
             if self._compiled is not None:
                 _logger.warning("the actor has changed: it is compiled again, which takes long")
-            self._compiled = CompiledFrame(recording, inputs)
-        frame = self._compiled.begin(recording)
-        agrees = self._agrees(frame, inputs, before, after, _close)
+            self._compiled = CompiledFrame(self._recording, inputs)
+        compiled = self._compiled.begin(self._recording)
+        agrees = self._agrees(compiled, inputs, before, after, _close)
         _set_generators(after, self.device)
-        if agrees:
-            return frame
-        _logger.warning("the compiled actor does not give what the actor gives: not used")
-        uncompiled = recording.begin()
-        assert uncompiled is not None
-        return uncompiled
+        if not agrees:
+            _logger.warning("the compiled actor does not give what the actor gives: not used")
+        return compiled if agrees else frame
 
     def _agrees(
         self,
-        frame: Callable[..., Sequence[Tensor]],
+        frame: Frame,
         inputs: Inputs,
         before: list[Tensor],
         after: list[Tensor],
@@ -273,14 +262,11 @@ class _LogProb:
 
         Nor for distributions that need not give the same bits for many frames as for each.
         """
-        if not isinstance(policy, ProbabilisticTensorDictSequential):
-            return None
-        last = policy[-1]
+        last = policy[-1] if isinstance(policy, ProbabilisticTensorDictSequential) else None
         if not isinstance(last, ProbabilisticTensorDictModule) or not last.return_log_prob:
             return None
-        if len(last.log_prob_keys) != 1 or len(last.dist_sample_keys) != 1 or last.num_samples:
-            return None
-        if last.distribution_class not in _ROW_BY_ROW:
+        one = len(last.log_prob_keys) == len(last.dist_sample_keys) == 1 and not last.num_samples
+        if not one or last.distribution_class not in _ROW_BY_ROW:
             return None
         needed = {*last.in_keys, *last.dist_sample_keys, last.log_prob_key}
         return cls(last) if needed <= set(policy.out_keys) else None
@@ -306,7 +292,7 @@ class _LogProb:
 def _settings(policy: nn.Module) -> list[object]:
     """The modules' attributes, on which their code may depend, apart from tensors and modules."""
     return [
-        (name, id(part) if name in _MODULE else _content(value))
+        (name, id(part) if name in _INTERNALS else _content(value))
         for part in policy.modules()
         for name, value in vars(part).items()
     ]

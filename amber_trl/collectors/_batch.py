@@ -12,36 +12,36 @@ class TrajectoryIds:
     """Numbers trajectories in the order in which they start.
 
     Args:
-        num_lanes: number of environments; their first trajectories are 0, 1, ...
+        num_envs: number of environments; their first trajectories are 0, 1, ...
     """
 
-    def __init__(self, num_lanes: int) -> None:
-        self.current = torch.arange(num_lanes)
-        self.next = num_lanes
+    def __init__(self, num_envs: int) -> None:
+        self.current = torch.arange(num_envs)
+        self.next = num_envs
 
     def renew(self, mask: Tensor) -> None:
-        """Starts new trajectories in the lanes of a boolean mask."""
-        for lane in mask.nonzero().flatten().tolist():
-            self._start(lane)
+        """Starts new trajectories in the environments of a boolean mask."""
+        for env in mask.nonzero().flatten().tolist():
+            self._start(env)
 
     def over(self, frames: int, ends: Iterable[tuple[int, int]]) -> Tensor:
         """The ids of a batch's frames.
 
         Args:
-            frames: number of frames per lane.
-            ends: frame and lane of each episode's end, in order.
+            frames: number of frames per environment.
+            ends: frame and environment of each episode's end, in order.
 
         Returns:
-            int64 ``[frames, lanes]``.
+            int64 ``[frames, envs]``.
         """
         ids = self.current.repeat(frames, 1)
-        for frame, lane in ends:
-            self._start(lane)
-            ids[frame + 1 :, lane] = self.current[lane]
+        for frame, env in ends:
+            self._start(env)
+            ids[frame + 1 :, env] = self.current[env]
         return ids
 
-    def _start(self, lane: int) -> None:
-        self.current[lane] = self.next
+    def _start(self, env: int) -> None:
+        self.current[env] = self.next
         self.next += 1
 
 
@@ -56,11 +56,11 @@ def make_batch(
     """Lays out a batch as TorchRL's collector does.
 
     Args:
-        before: what the frames start from, each ``[frames, lanes, ...]``.
+        before: what the frames start from, each ``[frames, envs, ...]``.
         after: what they lead to, with ``reward``, ``terminated`` and ``truncated``
-            ``[frames, lanes]``.
+            ``[frames, envs]``.
         written: what the actor gave, each ``[frames, *batch_size, ...]``.
-        traj_ids: ``[frames, lanes]``.
+        traj_ids: ``[frames, envs]``.
         batch_size: the environment's.
         reward_dtype: dtype of the rewards in the batch.
 
@@ -68,11 +68,11 @@ def make_batch(
         TensorDict of batch size ``[*batch_size, frames]``, the last dimension named ``time``.
     """
 
-    def lanes_first(tensor: Tensor) -> Tensor:
+    def envs_first(tensor: Tensor) -> Tensor:
         return tensor.transpose(0, 1).contiguous() if batch_size else tensor
 
     def laid_out(tensor: Tensor) -> Tensor:
-        return lanes_first(tensor if batch_size else tensor.squeeze(1))
+        return envs_first(tensor if batch_size else tensor.squeeze(1))
 
     start = {key: laid_out(value) for key, value in before.items()}
     end = {key: laid_out(value) for key, value in after.items()}
@@ -81,7 +81,7 @@ def make_batch(
     for key in ("reward", "done", "terminated", "truncated"):
         end[key] = end[key].unsqueeze(-1)
     never = {key: torch.zeros_like(end[key]) for key in ("done", "terminated", "truncated")}
-    outputs = {key: lanes_first(value.cpu()) for key, value in written.items()}
+    outputs = {key: envs_first(value.cpu()) for key, value in written.items()}
     return TensorDict(
         {
             **start,

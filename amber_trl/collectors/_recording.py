@@ -74,7 +74,9 @@ class Recording:
         graph, fixed = recorder.graph, recorder.fixed()
         if not fixed.issuperset(recorder.guards):
             raise NotRecordedError("it looks at the values of a tensor that differs by frame")
-        if shapeless := [node for node in graph.nodes if "by_values" in node.meta and node not in fixed]:
+        if shapeless := [
+            node for node in graph.nodes if "by_values" in node.meta and node not in fixed
+        ]:
             raise NotRecordedError(f"a shape depends on values ({shapeless[0].target})")
         graph.output((*outputs, *recorder.guards))
         graph.eliminate_dead_code(_is_impure)
@@ -102,7 +104,7 @@ class _Recorder(TorchDispatchMode):
     """Writes every operation that reaches torch's dispatcher into a graph."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.inputs = [self.graph.placeholder("observed") for _ in inputs]
         self.constants: dict[Node, Tensor] = {}
@@ -116,7 +118,7 @@ class _Recorder(TorchDispatchMode):
 
     def record(self, call: Callable[[], Outputs], omitted: NestedKey | None) -> dict[Any, Node]:
         """Makes the call and returns the nodes of its outputs."""
-        with self, _Functions():  # type: ignore[no-untyped-call]
+        with self, _Functions():
             outputs = call()
         return {key: self._encode(value) for key, value in outputs.items() if key != omitted}
 
@@ -166,7 +168,9 @@ class _Recorder(TorchDispatchMode):
         return self._nodes[id(leaf)]
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        given = named | {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)}
+        given = named | {
+            a.name: value for a, value in zip(func._schema.arguments, args, strict=False)
+        }
         for argument in func._schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 written = tree_leaves(given.get(argument.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,18 +11,21 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl._utils import seed_generator
-from torchrl.collectors import BaseCollector, Collector
+from torchrl.collectors import BaseCollector
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
 from torchrl.modules import set_exploration_modules_spec_from_env
 
 from amber_trl.collectors._actor import FrameActor
 from amber_trl.collectors._batch import TrajectoryIds, make_batch
-from amber_trl.collectors._environment import (
-    action_reader,
+from amber_trl.collectors._checks import (
     check_action,
+    check_carrier,
+    check_compilation,
+    check_env,
+    check_frames,
     check_policy,
-    make_lanes,
 )
+from amber_trl.collectors._envs import Environments, action_reader
 
 
 class GymCollector(BaseCollector):
@@ -80,10 +82,6 @@ class GymCollector(BaseCollector):
             same program gives the same bits again.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
-        **unsupported: any other argument of ``torchrl.collectors.Collector`` is refused by name
-            unless it has that class's default, or says what is done here anyway
-            (``split_trajs=False``, ``init_random_frames=0``, the CPU as a device,
-            ``auto_register_policy_transforms=False``).
 
     Raises:
         TypeError: an argument has the wrong type or is not supported; the environment has
@@ -119,34 +117,35 @@ class GymCollector(BaseCollector):
         compile_policy: bool = False,
         pre_collect_hook: Callable[[], None] | None = None,
         post_collect_hook: Callable[[TensorDictBase], None] | None = None,
-        **unsupported: Any,
     ) -> None:
         super().__init__(pre_collect_hook=pre_collect_hook, post_collect_hook=post_collect_hook)
         self.closed = True
-        _refuse_options(unsupported, policy)
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
-        self._lanes = make_lanes(env)
-        _check_frames(frames_per_batch, total_frames, self._lanes.num_lanes)
+        check_env(env)
+        self._envs = Environments(env)
+        check_frames(frames_per_batch, total_frames, self._envs.num_envs)
         check_policy(policy, env)
         self.env = env
         self.policy = policy
         self.exploration_type = exploration_type
         self.storing_device = None if storing_device is None else torch.device(storing_device)
         self.requested_frames_per_batch = frames_per_batch
-        self.frames_per_batch = frames_per_batch // self._lanes.num_lanes
+        self.frames_per_batch = frames_per_batch // self._envs.num_envs
         self.total_frames = total_frames if total_frames >= 0 else float("inf")
         self._frames = 0
         self._iter = -1
+        self.init_random_frames = 0
+        """TorchRL's ``Trainer`` reads it: all frames are the actor's."""
         set_exploration_modules_spec_from_env(policy, env)
         self._read_action = action_reader(env)
         self._actor = FrameActor(
             policy, env.action_key, env.batch_size, capture=capture, compile=compile_policy
         )
-        _check_compilation(compile_policy, capture, self._actor.device)
-        self._traj_ids = TrajectoryIds(self._lanes.num_lanes)
+        check_compilation(compile_policy, capture, self._actor.device)
+        self._traj_ids = TrajectoryIds(self._envs.num_envs)
         self._restarted = True
         self._broken = False
-        self._lanes.reset()
+        self._envs.reset()
         self._try_policy()
         self.closed = False
 
@@ -185,8 +184,8 @@ class GymCollector(BaseCollector):
 
     @torch.no_grad()
     def _collect(self) -> TensorDictBase:
-        frames, step, read = self.frames_per_batch, self._lanes.step, self._read_action
-        self._lanes.start(frames)
+        frames, step, read = self.frames_per_batch, self._envs.step, self._read_action
+        self._envs.start(frames)
         rows = self._rows(frames)
         with set_exploration_type(self.exploration_type):
             action, act = self._actor.begin(rows[0])
@@ -196,8 +195,8 @@ class GymCollector(BaseCollector):
                     step(frame, read(act(rows[frame])))
             written = self._actor.finish()
         self._restarted = False
-        before, after = self._lanes.finish()
-        traj_ids = self._traj_ids.over(frames, self._lanes.ends)
+        before, after = self._envs.finish()
+        traj_ids = self._traj_ids.over(frames, self._envs.ends)
         batch = make_batch(
             before, after, written, traj_ids, self.env.batch_size, self.env.reward_spec.dtype
         )
@@ -213,9 +212,9 @@ class GymCollector(BaseCollector):
         Returns:
             The seed to give to another collector, as TorchRL computes it.
         """
-        self._lanes.reset(seed=seed)
+        self._envs.reset(seed=seed)
         if not self._restarted:
-            self._traj_ids.renew(torch.ones(self._lanes.num_lanes))
+            self._traj_ids.renew(torch.ones(self._envs.num_envs))
             self._restarted = True
         return seed if static_seed else int(seed_generator(seed))
 
@@ -230,23 +229,18 @@ class GymCollector(BaseCollector):
         """
         if index is not None and not self.env.batch_size:
             raise ValueError(f"index={index!r} given for a single environment: omit it")
-        mask = torch.zeros(self._lanes.num_lanes, dtype=torch.bool)
+        mask = torch.zeros(self._envs.num_envs, dtype=torch.bool)
         mask[... if index is None else index] = True
         if index is None:
-            self._lanes.reset()
+            self._envs.reset()
         elif mask.any():
-            self._lanes.reset(mask=mask.numpy())
+            self._envs.reset(mask=mask.numpy())
         self._traj_ids.renew(mask)
 
     def update_policy_weights_(
-        self,
-        policy_or_weights: nn.Module | TensorDictBase | None = None,
-        *,
-        weights: TensorDictBase | None = None,
-        policy: nn.Module | None = None,
-        **unsupported: Any,
+        self, policy_or_weights: nn.Module | TensorDictBase | None = None
     ) -> None:
-        """Copies weights into the actor, in place. Without arguments it has nothing to do.
+        """Copies weights into the actor, in place. Without an argument it has nothing to do.
 
         The collector uses the very actor that it was given, so that changes of its parameters
         are seen by the next batch.
@@ -254,38 +248,31 @@ class GymCollector(BaseCollector):
         Args:
             policy_or_weights: a module of the actor's structure, or its weights as
                 ``TensorDict.from_module`` gives them.
-            weights: the same, by name.
-            policy: the same, by name.
-            **unsupported: refused by name.
 
         Raises:
-            TypeError: another argument was given, more than one, or neither module nor TensorDict.
+            TypeError: neither a module nor a TensorDict was given.
             ValueError: names or shapes are not those of the actor's weights.
         """
-        if unsupported:
-            raise TypeError(f"{sorted(unsupported)} are for collectors with workers: omit them")
-        sources = [x for x in (policy_or_weights, weights, policy) if x is not None]
-        if len(sources) > 1:
-            raise TypeError("give one of policy_or_weights, weights and policy")
-        for source in sources:
-            if isinstance(source, nn.Module):
-                source = TensorDict.from_module(source)
-            if not isinstance(source, TensorDictBase):
-                raise TypeError(
-                    f"weights are a {type(source).__name__}: pass a module, or the TensorDict "
-                    "that TensorDict.from_module(module) gives"
-                )
-            own = TensorDict.from_module(self.policy)
-            shapes, given = (
-                {key: value.shape for key, value in weights.items(True, True)}
-                for weights in (own, source)
+        if policy_or_weights is None:
+            return
+        is_module = isinstance(policy_or_weights, nn.Module)
+        source = TensorDict.from_module(policy_or_weights) if is_module else policy_or_weights
+        if not isinstance(source, TensorDictBase):
+            raise TypeError(
+                f"policy_or_weights is a {type(source).__name__}: pass a module, or the TensorDict "
+                "that TensorDict.from_module(module) gives"
             )
-            if differing := sorted({str(key) for key, _ in shapes.items() ^ given.items()}):
-                raise ValueError(
-                    f"weights differ from the actor's in {differing}, by name or shape: pass those "
-                    "of a module built as the actor is"
-                )
-            own.data.update_(source.data)
+        own = TensorDict.from_module(self.policy)
+        shapes, given = (
+            {key: value.shape for key, value in weights.items(True, True)}
+            for weights in (own, source)
+        )
+        if differing := sorted({str(key) for key, _ in shapes.items() ^ given.items()}):
+            raise ValueError(
+                f"policy_or_weights differs from the actor's in {differing}, by name or shape: "
+                "pass those of a module built as the actor is"
+            )
+        own.data.update_(source.data)
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """The actor's weights, the counters, and the frame that the next batch starts from."""
@@ -297,7 +284,7 @@ class GymCollector(BaseCollector):
             traj_pool={"traj_id": torch.tensor(self._traj_ids.next, dtype=torch.int32)},
             carrier={
                 "traj_ids": self._traj_ids.current.clone(),
-                **{key: value.clone() for key, value in self._lanes.carry.items()},
+                self._envs.key: self._envs.carry.clone(),
             },
         )
 
@@ -317,9 +304,9 @@ class GymCollector(BaseCollector):
         Raises:
             ValueError: the carrier is asked for, but is not in the state or of another shape.
         """
-        running = {"traj_ids": self._traj_ids.current, **self._lanes.carry}
+        running = {"traj_ids": self._traj_ids.current, self._envs.key: self._envs.carry}
         if restore_carrier:
-            _check_carrier(state_dict.get("carrier", {}), running)
+            check_carrier(state_dict.get("carrier", {}), running)
         self.policy.load_state_dict(state_dict["policy_state_dict"])
         self._frames = state_dict["frames"]
         self._iter = state_dict["iter"]
@@ -329,7 +316,7 @@ class GymCollector(BaseCollector):
             for key, value in running.items():
                 value.copy_(state_dict["carrier"][key])
         else:
-            self._traj_ids.renew(torch.ones(self._lanes.num_lanes))
+            self._traj_ids.renew(torch.ones(self._envs.num_envs))
 
     def shutdown(
         self,
@@ -363,7 +350,7 @@ class GymCollector(BaseCollector):
     @torch.no_grad()
     def _try_policy(self) -> None:
         """Calls the actor once, as TorchRL's collector does when it is built."""
-        self._lanes.start(1)
+        self._envs.start(1)
         written = self._actor.call(self._rows(1)[0])
         check_action(written[self.env.action_key], self.env)
 
@@ -371,68 +358,7 @@ class GymCollector(BaseCollector):
         """The actor's inputs in each frame; filled as the batch goes."""
         never = torch.zeros(*self.env.batch_size, 1, dtype=torch.bool)
         columns = [
-            self._lanes.inputs(str(key)) if key in self._lanes.specs else [never] * frames
+            self._envs.inputs() if key == self._envs.key else [never] * frames
             for key in self._actor.in_keys
         ]
         return list(zip(*columns, strict=True)) if columns else [()] * frames
-
-
-def _refuse_options(options: Mapping[str, Any], policy: object) -> None:
-    known = inspect.signature(Collector.__init__).parameters
-    on_cpu = isinstance(policy, nn.Module) and all(
-        p.device.type == "cpu" for p in policy.parameters()
-    )
-    cpu = ("cpu", torch.device("cpu"))
-    done_anyway: dict[str, tuple[Any, ...]] = {
-        "split_trajs": (False,),
-        "init_random_frames": (0,),
-        "auto_register_policy_transforms": (False,),
-        "env_device": cpu,
-        **({"device": cpu, "policy_device": cpu} if on_cpu else {}),
-    }
-    for name, value in options.items():
-        if name not in known:
-            raise TypeError(f"{name}={value!r} is no argument of GymCollector: see its docs")
-        default = known[name].default
-        if value is not default and value != default and value not in done_anyway.get(name, ()):
-            raise TypeError(
-                f"{name}={value!r} is not supported by GymCollector: omit it, or collect with "
-                "torchrl.collectors.Collector"
-            )
-
-
-def _check_frames(frames_per_batch: int, total_frames: int, num_envs: int) -> None:
-    for name, value in (("frames_per_batch", frames_per_batch), ("total_frames", total_frames)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
-    if frames_per_batch < 1 or frames_per_batch % num_envs:
-        raise ValueError(
-            f"frames_per_batch={frames_per_batch} is given for {num_envs} environments: it must "
-            f"be a multiple of their number, such as {-(-max(frames_per_batch, 1) // num_envs) * num_envs}"
-        )
-    if total_frames < -1:
-        raise ValueError(f"total_frames={total_frames} must be at least 0, or -1 for no end")
-
-
-def _check_compilation(compile_policy: bool, capture: bool, device: torch.device) -> None:
-    if not isinstance(compile_policy, bool):
-        raise TypeError(f"compile_policy={compile_policy!r} is no bool: pass True or False")
-    if compile_policy and not capture:
-        raise ValueError(
-            "compile_policy=True with capture=False, without which there is nothing to compile: "
-            "leave out one of the two"
-        )
-    if compile_policy and device.type != "cpu":
-        raise ValueError(
-            f"compile_policy=True with an actor on {device}: it compiles for the CPU only, leave "
-            "it out"
-        )
-
-
-def _check_carrier(carrier: Mapping[str, Tensor], running: Mapping[str, Tensor]) -> None:
-    found, needed = ({k: list(v.shape) for k, v in td.items()} for td in (carrier, running))
-    if found != needed:
-        raise ValueError(
-            f"restore_carrier=True, but the state's carrier is {found} and this collector's "
-            f"{needed}: load the state of a GymCollector over the same environments"
-        )
