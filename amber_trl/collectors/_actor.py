@@ -33,7 +33,10 @@ _ROW_BY_ROW: frozenset[Any] = frozenset((Normal, Categorical, IndependentNormal,
 _INTERNALS = frozenset(vars(nn.Module()).keys() - {"training"})
 """Attributes in which every module keeps its parameters, buffers, modules and hooks."""
 
-_HOLDERS = (list, tuple, dict, deque, np.ndarray, np.random.Generator, random.Random)
+_HOLDERS = (
+    *(list, tuple, dict, deque, np.ndarray),
+    *(random.Random, np.random.Generator, np.random.RandomState),
+)
 
 Inputs = Sequence[Tensor]
 Frame = Callable[..., Sequence[Tensor]]
@@ -45,13 +48,6 @@ class FrameActor:
     On the first frame of each batch the recording must give what the actor gave, bit for bit, and
     leave the generators as the actor left them. Otherwise the actor is recorded again, and called
     on every frame where that does not help.
-
-    Args:
-        policy: a feed-forward TensorDict module.
-        action_key: which of its outputs goes to the environment.
-        batch_size: the environment's.
-        capture: whether to record at all.
-        compile: whether to compile the recording, for an actor on the CPU.
     """
 
     def __init__(
@@ -92,10 +88,7 @@ class FrameActor:
         return {key: value for key, value in found if value is not None}
 
     def begin(self, inputs: Inputs) -> tuple[Tensor, Callable[[Inputs], Tensor]]:
-        """Acts on a batch's first frame.
-
-        Args:
-            inputs: the frame's tensors on the CPU, in the order of ``in_keys``.
+        """Acts on a batch's first frame, whose tensors are in the order of ``in_keys``.
 
         Returns:
             The action, and the function that acts on each of the other frames.
@@ -176,12 +169,12 @@ class FrameActor:
                     "calling it changes its attributes, parameters or buffers, or draws Python's "
                     "or NumPy's random numbers"
                 )
-            frame = self._repeating(inputs, before, after)
-            if frame is None:
+            if (frame := self._repeating(inputs, before, after)) is None:
                 self._recording = self._record(inputs, before)
                 frame = self._repeating(inputs, before, after)
             if frame is None:
                 raise NotRecordedError("its recorded torch calls do not give what it gives")
+            self._outputs = self._recording.outputs if self._recording else []
         except Exception as error:  # Whatever goes wrong here, calling the actor is right.
             self._recording = None
             self.failure = str(error) or repr(error)
@@ -191,7 +184,6 @@ class FrameActor:
             return None
         finally:
             _set_generators(after, self.device)
-        self._outputs = self._recording.outputs
         return self._compiled_or(frame, inputs, before, after) if self._compile else frame
 
     def _record(self, inputs: Inputs, before: list[Tensor]) -> Recording:
@@ -206,9 +198,7 @@ class FrameActor:
             random.setstate(others[0])
             np.random.set_state(others[1])  # noqa: NPY002
 
-    def _repeating(
-        self, inputs: Inputs, before: list[Tensor], after: list[Tensor]
-    ) -> Frame | None:
+    def _repeating(self, inputs: Inputs, before: list[Tensor], after: list[Tensor]) -> Frame | None:
         """The recorded function, if it repeats the first frame bit for bit."""
         try:
             frame = None if self._recording is None else self._recording.begin()
@@ -250,7 +240,7 @@ class FrameActor:
 
 
 class _LogProb:
-    """Log-probability of a whole batch's actions, from the recorded distribution parameters."""
+    """Log-probability of a whole batch's actions, from the distribution parameters it recorded."""
 
     def __init__(self, module: ProbabilisticTensorDictModule) -> None:
         self._module = module
@@ -262,7 +252,9 @@ class _LogProb:
 
         Nor for distributions that need not give the same bits for many frames as for each.
         """
-        last = policy[-1] if isinstance(policy, ProbabilisticTensorDictSequential) else None
+        if not isinstance(policy, ProbabilisticTensorDictSequential):
+            return None
+        last = policy[-1]
         if not isinstance(last, ProbabilisticTensorDictModule) or not last.return_log_prob:
             return None
         one = len(last.log_prob_keys) == len(last.dist_sample_keys) == 1 and not last.num_samples

@@ -13,17 +13,10 @@ from amber_trl.collectors._recording import Recording
 
 
 class CompiledFrame:
-    """A recording's ``each`` as machine code, which does in one call what it does in a dozen.
+    """A recording's ``each`` as machine code, for inputs of the same shapes and strides only.
 
     It draws the same random numbers and gives the same outputs, up to rounding: some functions,
     such as tanh, are computed by other code than torch's own.
-
-    Args:
-        recording: what to compile, for inputs of the same shapes and strides only.
-        inputs: the tensors of a frame.
-
-    Raises:
-        RuntimeError: it cannot be compiled, or no compiler works here.
     """
 
     def __init__(self, recording: Recording, inputs: Sequence[Tensor]) -> None:

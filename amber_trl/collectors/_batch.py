@@ -9,39 +9,32 @@ from torch import Tensor
 
 
 class TrajectoryIds:
-    """Numbers trajectories in the order in which they start.
-
-    Args:
-        num_envs: number of environments; their first trajectories are 0, 1, ...
-    """
+    """Numbers trajectories in the order in which they start, from 0 for the first environment."""
 
     def __init__(self, num_envs: int) -> None:
         self.current = torch.arange(num_envs)
         self.next = num_envs
 
-    def renew(self, mask: Tensor) -> None:
-        """Starts new trajectories in the environments of a boolean mask."""
-        for env in mask.nonzero().flatten().tolist():
-            self._start(env)
+    def renew(self) -> None:
+        """Starts a new trajectory in every environment."""
+        for index in range(len(self.current)):
+            self._start(index)
 
     def over(self, frames: int, ends: Iterable[tuple[int, int]]) -> Tensor:
-        """The ids of a batch's frames.
+        """The ids of a batch's frames, int64 ``[frames, envs]``.
 
         Args:
-            frames: number of frames per environment.
+            frames: number of frames of each environment.
             ends: frame and environment of each episode's end, in order.
-
-        Returns:
-            int64 ``[frames, envs]``.
         """
         ids = self.current.repeat(frames, 1)
-        for frame, env in ends:
-            self._start(env)
-            ids[frame + 1 :, env] = self.current[env]
+        for frame, index in ends:
+            self._start(index)
+            ids[frame + 1 :, index] = self.current[index]
         return ids
 
-    def _start(self, env: int) -> None:
-        self.current[env] = self.next
+    def _start(self, index: int) -> None:
+        self.current[index] = self.next
         self.next += 1
 
 
@@ -53,19 +46,15 @@ def make_batch(
     batch_size: torch.Size,
     reward_dtype: torch.dtype,
 ) -> TensorDict:
-    """Lays out a batch as TorchRL's collector does.
+    """Lays out a batch as TorchRL's collector does, time last and named.
 
     Args:
         before: what the frames start from, each ``[frames, envs, ...]``.
-        after: what they lead to, with ``reward``, ``terminated`` and ``truncated``
-            ``[frames, envs]``.
+        after: what they lead to, with ``reward``, ``terminated`` and ``truncated``.
         written: what the actor gave, each ``[frames, *batch_size, ...]``.
         traj_ids: ``[frames, envs]``.
         batch_size: the environment's.
         reward_dtype: dtype of the rewards in the batch.
-
-    Returns:
-        TensorDict of batch size ``[*batch_size, frames]``, the last dimension named ``time``.
     """
 
     def envs_first(tensor: Tensor) -> Tensor:

@@ -16,12 +16,7 @@ WAY_OUT = "collect with torchrl.collectors.Collector instead"
 
 
 def check_env(env: EnvBase) -> None:
-    """Refuses what does more than wrap Gymnasium environments of this process.
-
-    Raises:
-        TypeError: it is another class, has transforms, or its spaces are not arrays.
-        ValueError: it repeats actions, records infos, or is not on the CPU.
-    """
+    """Refuses what does more than wrap Gymnasium environments of this process."""
     if type(env) not in (GymWrapper, GymEnv) and not isinstance(env, SyncGymWrapper):
         what = f"a {type(env).__name__}"
     elif type(env._env) is SyncVectorEnv:
@@ -44,12 +39,6 @@ def check_env(env: EnvBase) -> None:
         raise ValueError(f"frame_skip={env.wrapper_frame_skip} is not supported: {WAY_OUT}")
     if env.info_dict_reader:
         raise ValueError(f"the environment records infos, which is not supported: {WAY_OUT}")
-    if not env._convert_actions_to_numpy:
-        raise ValueError(f"convert_actions_to_numpy=False is not supported: {WAY_OUT}")
-    _check_specs(env)
-
-
-def _check_specs(env: EnvBase) -> None:
     space = env._env.observation_space
     if not isinstance(space, Box):
         raise TypeError(
@@ -66,13 +55,7 @@ def _check_specs(env: EnvBase) -> None:
 
 
 def check_policy(policy: object, env: EnvBase) -> None:
-    """Refuses what is not a feed-forward TensorDict actor of this environment.
-
-    Raises:
-        TypeError: it is no ``TensorDictModuleBase``.
-        ValueError: it reads keys that the environment does not give, writes the environment's own
-            keys, private ones or into ``next``, or writes no action.
-    """
+    """Refuses what is not a feed-forward TensorDict actor of this environment."""
     if not isinstance(policy, TensorDictModuleBase):
         raise TypeError(
             f"policy is a {type(policy).__name__}, not a tensordict.nn.TensorDictModuleBase: wrap "

@@ -172,12 +172,12 @@ def _check_observation(observation: Any, expected: tuple[int, ...]) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    if value is None or np.size(value) != 1:
+    if value is None or (found := np.asarray(value)).size != 1:
         raise ValueError(
             f"the environment returned {name}={value!r}, which must be one number: correct it, or "
             "wrap it in an environment that returns one"
         )
-    return float(np.asarray(value).item())
+    return float(found.item())
 
 
 def _flag(name: str, value: Any) -> bool:

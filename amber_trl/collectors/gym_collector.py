@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -35,14 +36,13 @@ class GymCollector(BaseCollector):
     the same keys, shapes and dtypes and, from the same seeds, the same bits. It steps the
     Gymnasium environments directly, writes into arrays, and makes one TensorDict per batch.
 
-    The actor is called on the first frame of each batch. On the others, the torch calls that it
-    made are repeated without the TensorDict around them, what they compute from parameters alone
-    being computed once per batch, and log-probabilities are evaluated for the whole batch from
-    the recorded parameters of the distribution. That the repetition gives the actor's own
-    numbers is checked on the first frame of every batch, bit by bit; an actor for which it does
-    not, or that cannot be recorded (it branches on a tensor's values, changes its own state, draws
-    from other generators than torch's, or has forward hooks), is called on every frame, which is
-    slower but always correct.
+    The actor is called on the first frame of each batch. On the others its torch operations are
+    repeated without the TensorDict around them: what depends on parameters alone is computed once
+    per batch, and log-probabilities are evaluated for the whole batch. The repetition must give
+    the actor's own numbers on each batch's first frame, bit for bit. An actor for which it does
+    not, or that cannot be recorded (it branches on an observation, changes its own state, draws
+    from other generators than torch's, or has forward hooks), is called on every frame, with a
+    warning: slower, but always correct.
 
     It reads the keys that the actor reads, which must be the environment's, and writes those, the
     actor's, ``next``, ``done``, ``terminated``, ``truncated`` and ``("collector", "traj_ids")``.
@@ -50,18 +50,17 @@ class GymCollector(BaseCollector):
     environment. Episodes go on from one batch to the next. It holds the running frame and
     trajectory ids of each environment, and twice the batch while it collects.
 
-    Where it differs from TorchRL's: the actor is used as it is, never copied to another device;
-    ``frames_per_batch`` must be a multiple of the environments; after :meth:`set_seed` the first
-    observation is that of the seeded reset (TorchRL's is of the reset before); a last batch that
-    exceeds ``total_frames`` is whole, without a warning; what the actor writes into its input
-    beside its ``out_keys`` is left out; an action is recorded as the actor gave it, also if the
-    environment overwrites its array.
+    It differs from TorchRL's collector in this: the actor is used as it is, never copied to
+    another device; ``frames_per_batch`` must be a multiple of the environments; after
+    :meth:`set_seed` the first observation is that of the seeded reset; the last batch is whole;
+    what the actor writes beside its ``out_keys`` is left out; an action is recorded as the actor
+    gave it, even if the environment overwrites its array.
 
     Args:
         create_env_fn: a ``torchrl.envs.GymWrapper`` or ``GymEnv`` without transforms, or a
-            callable that makes one: over one ``gymnasium.Env``, or over a vector environment with
-            autoreset DISABLED (preferred) or SAME_STEP, such as
-            :func:`amber_trl.envs.make_env` gives. Its device must be the CPU or None.
+            callable that makes one: over one ``gymnasium.Env``, or over a ``SyncVectorEnv`` with
+            autoreset DISABLED, such as :func:`amber_trl.envs.make_env` gives. Its device must be
+            the CPU or None.
         policy: a feed-forward actor, any ``TensorDictModuleBase`` that reads the environment's
             keys and writes its action. It is called in the mode that it is in (train or eval),
             without gradients, on its own device; on CUDA every frame waits for the device.
@@ -70,22 +69,18 @@ class GymCollector(BaseCollector):
         exploration_type: how actions are drawn; at random by default.
         storing_device: where batches are put; None leaves them on the CPU.
         capture: False calls the actor on every frame. Needed only if it depends on something
-            that changes within a batch and is none of these: its input, parameters and buffers;
-            the generators of torch, NumPy and Python; its attributes, as far as they are numbers,
-            strings, arrays, generators or containers of these. A clock is not, nor is a counter in
-            a closure or in an object.
+            that changes within a batch and is neither its input, a parameter, a buffer, a plain
+            attribute nor a global generator: a clock, say, or a counter in a closure.
         compile_policy: True compiles the recorded actor ahead of time, for an actor on the CPU.
-            It needs a C++ compiler and takes some twenty seconds at the first batch, and again
-            whenever the actor has to be recorded anew, as where its attributes change, not its
-            parameters' values; then about 50 microseconds less per step, so that it pays from half
-            a million steps. It draws the same random numbers and acts the same up to rounding. The
-            same program gives the same bits again.
+            It needs a C++ compiler and takes some twenty seconds at the first batch; then about
+            50 microseconds less per step, so that it pays from half a million steps. It draws the
+            same random numbers and acts the same up to rounding.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
 
     Raises:
-        TypeError: an argument has the wrong type or is not supported; the environment has
-            transforms or other spaces than arrays.
+        TypeError: an argument has the wrong type; the environment is of another class, has
+            transforms, or other observations than arrays.
         ValueError: a number is out of range; the actor does not fit the environment, is
             recurrent, writes private keys (by which modules carry state), or needs keys that a
             transform would give.
@@ -214,28 +209,14 @@ class GymCollector(BaseCollector):
         """
         self._envs.reset(seed=seed)
         if not self._restarted:
-            self._traj_ids.renew(torch.ones(self._envs.num_envs))
+            self._traj_ids.renew()
             self._restarted = True
         return seed if static_seed else int(seed_generator(seed))
 
-    def reset(self, index: Any = None) -> None:
-        """Resets environments, which start new trajectories.
-
-        Args:
-            index: which ones, as an index into ``[envs]``; all if None.
-
-        Raises:
-            ValueError: an index was given for an unbatched environment.
-        """
-        if index is not None and not self.env.batch_size:
-            raise ValueError(f"index={index!r} given for a single environment: omit it")
-        mask = torch.zeros(self._envs.num_envs, dtype=torch.bool)
-        mask[... if index is None else index] = True
-        if index is None:
-            self._envs.reset()
-        elif mask.any():
-            self._envs.reset(mask=mask.numpy())
-        self._traj_ids.renew(mask)
+    def reset(self) -> None:
+        """Resets all environments, which start new trajectories."""
+        self._envs.reset()
+        self._traj_ids.renew()
 
     def update_policy_weights_(
         self, policy_or_weights: nn.Module | TensorDictBase | None = None
@@ -316,13 +297,10 @@ class GymCollector(BaseCollector):
             for key, value in running.items():
                 value.copy_(state_dict["carrier"][key])
         else:
-            self._traj_ids.renew(torch.ones(self._envs.num_envs))
+            self._traj_ids.renew()
 
     def shutdown(
-        self,
-        timeout: float | None = None,
-        close_env: bool = True,
-        raise_on_error: bool = True,
+        self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True
     ) -> None:
         """Ends the collection. A second call does nothing.
 
@@ -334,12 +312,9 @@ class GymCollector(BaseCollector):
         if self.closed:
             return
         self.closed = True
-        try:
+        with nullcontext() if raise_on_error else suppress(Exception):
             if close_env and not self.env.is_closed:
                 self.env.close()
-        except Exception:
-            if raise_on_error:
-                raise
 
     def __repr__(self) -> str:
         return (

@@ -28,11 +28,10 @@ def vector(
     mode: AutoresetMode = AutoresetMode.DISABLED,
     *,
     integers: bool = True,
-    cls: type[SyncVectorEnv] = SyncVectorEnv,
     **kwargs: Any,
 ) -> EnvBase:
     make_one = lambda: gym.make(env_id, **kwargs)  # noqa: E731
-    envs = quietly(lambda: cls([make_one] * num_envs, autoreset_mode=mode))
+    envs = quietly(lambda: SyncVectorEnv([make_one] * num_envs, autoreset_mode=mode))
     return GymWrapper(envs, categorical_action_encoding=integers)
 
 
@@ -41,14 +40,6 @@ def quietly(make: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return make()
-
-
-class DoubledReward(SyncVectorEnv):
-    """A vector environment whose step is not just its environments' steps."""
-
-    def step(self, actions: Any) -> Any:
-        observations, rewards, *rest = super().step(actions)
-        return observations, 2 * rewards, *rest
 
 
 class Float32(nn.Module):

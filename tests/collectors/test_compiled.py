@@ -9,7 +9,7 @@ from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
 from torchrl.modules import ProbabilisticActor
 
 from amber_trl.collectors import GymCollector, _actor, _ahead
-from amber_trl.collectors._program import Program
+from amber_trl.collectors._recording import Recording
 from tests.collectors.problem import gaussian, integer, single, vector
 
 FRAMES = 64
@@ -55,12 +55,10 @@ def test_acts_as_the_actor_does(
 def test_is_left_where_it_disagrees(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Wrong:
-        def __init__(self, program: object, inputs: object) -> None:
-            self.program = program
-
-        def begin(self) -> object:
-            return lambda *inputs: [tensor + 0.1 for tensor in self.program.frame(*inputs)]  # type: ignore[attr-defined]
+    class Wrong(_ahead.CompiledFrame):
+        def __init__(self, recording: Recording, inputs: object) -> None:
+            self._form = _ahead._form(recording)
+            self._run: Any = lambda tensors: [tensor + 0.1 for tensor in recording.each(*tensors)]
 
     batches = []
     for compile_policy in (False, True):
@@ -86,25 +84,17 @@ def test_says_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
         next(iter(collector))
 
 
-def test_refuses_what_contradicts_it() -> None:
-    env, actor = single("Pendulum-v1"), gaussian(3, 1)
-    with pytest.raises(ValueError, match="compile_policy=True with capture=False"):
-        GymCollector(env, actor, frames_per_batch=8, compile_policy=True, capture=False)
-    with pytest.raises(TypeError, match=r"compile_policy={} is no bool"):
-        GymCollector(env, actor, frames_per_batch=8, compile_policy={})  # type: ignore[arg-type]
-
-
-def test_is_compiled_anew_for_parameters_of_another_form(
+def test_is_compiled_again_for_parameters_of_another_form(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The code takes their sizes for granted, and would read out of bounds."""
     made = []
 
     class Interpreted(_ahead.CompiledFrame):
-        def __init__(self, program: Program, inputs: object) -> None:
-            self.program, self._forms = program, [_ahead._form(t) for t in program.kept()]
-            self._run: Any = lambda tensors: program.closed(*tensors)
-            made.append(program)
+        def __init__(self, recording: Recording, inputs: object) -> None:
+            self._form = _ahead._form(recording)
+            self._run: Any = lambda tensors: recording.each(*tensors)
+            made.append(recording)
 
     monkeypatch.setattr(_actor, "CompiledFrame", Interpreted)
     actor = gaussian(3, 1)
@@ -117,4 +107,4 @@ def test_is_compiled_anew_for_parameters_of_another_form(
             parameter.data = parameter.data.t().contiguous().t()
     collector.rollout()
     assert len(made) == 2
-    assert "the actor has changed: it is compiled anew" in caplog.text
+    assert "the actor has changed: it is compiled again" in caplog.text

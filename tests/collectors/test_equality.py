@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from torch import Tensor
 from torchrl.collectors import BaseCollector, Collector
-from torchrl.envs import EnvBase, ExplorationType
+from torchrl.envs import EnvBase, ExplorationType, GymWrapper
 from torchrl.modules import ProbabilisticActor
 
 from amber_trl.collectors import GymCollector
@@ -18,7 +20,6 @@ from amber_trl.collectors._actor import FrameActor
 from amber_trl.envs import make_env
 from amber_trl.modules import categorical_actor, gaussian_actor
 from tests.collectors.problem import (
-    DoubledReward,
     assert_same_batch,
     gaussian,
     integer,
@@ -28,8 +29,6 @@ from tests.collectors.problem import (
     state_dependent,
     vector,
 )
-
-SAME_STEP = AutoresetMode.SAME_STEP
 
 
 def collect(
@@ -121,30 +120,6 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], TensorDictModuleBase]
         3,
     ),
     "make_env": (lambda: make_env("Hopper-v5", 2, seed=3), lambda: gaussian(11, 3), 80, 1),
-    "SAME_STEP Pendulum": (  # All episodes end together: TorchRL then resets twice.
-        lambda: vector("Pendulum-v1", 2, SAME_STEP, max_episode_steps=25),
-        lambda: gaussian(3, 1),
-        60,
-        6,
-    ),
-    "SAME_STEP CartPole": (
-        lambda: vector("CartPole-v1", 3, SAME_STEP),
-        lambda: integer(4, 2),
-        60,
-        3,
-    ),
-    "SAME_STEP infos": (  # TorchRL records infos in this mode.
-        lambda: vector("HalfCheetah-v5", 2, SAME_STEP, max_episode_steps=20),
-        lambda: gaussian(17, 6),
-        60,
-        6,
-    ),
-    "own vector environment": (
-        lambda: vector("CartPole-v1", 3, cls=DoubledReward),
-        lambda: integer(4, 2),
-        60,
-        3,
-    ),
 }
 
 
@@ -158,6 +133,46 @@ def test_batches_equal_those_of_torchrl(name: str) -> None:
     assert sum(int(batch["next", "done"].sum()) for batch in expected) >= least_ends
     for one, other in zip(actual, expected, strict=True):
         assert_same_batch(one, other)
+
+
+class Multiple(gym.Env[Any, Any]):
+    """Takes several binary or several discrete actions at once, and shows those it took."""
+
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+
+    def __init__(self, action_space: gym.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        over = bool((action > 0).all())
+        return np.array([action[0], action[-1]], np.float32), float(action.sum()), over, False, {}
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize(
+    "space", [gym.spaces.MultiBinary(3), gym.spaces.MultiDiscrete([2, 3])], ids=str
+)
+def test_several_actions_at_once(space: gym.Space[Any], num_envs: int | None) -> None:
+    def make() -> EnvBase:
+        if num_envs is None:
+            return GymWrapper(Multiple(space), categorical_action_encoding=True)
+        makers = [lambda: Multiple(space)] * num_envs
+        return GymWrapper(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED))
+
+    spec = make().action_spec
+
+    def act(observation: Tensor) -> Tensor:
+        return (torch.rand(spec.shape) < 0.5 + 0 * observation[..., :1]).to(spec.dtype)
+
+    actor = TensorDictModule(act, ["observation"], ["action"])
+    actual = collect(GymCollector, make, actor, 20)
+    for one, other in zip(actual, collect(Collector, make, actor, 20), strict=True):
+        assert_same_batch(one, other)
+    assert actual[0]["next", "done"].any()
 
 
 def test_deterministic_actions_equal_those_of_torchrl() -> None:
@@ -211,10 +226,10 @@ def test_recorded_actions_replay_to_recorded_frames(
     collector.set_seed(11)
     batches = iter(collector)
     batch: TensorDictBase = torch.cat([next(batches), next(batches)], dim=-1)
-    for lane, make_one in enumerate(env._env.env_fns):
+    for index, make_one in enumerate(env._env.env_fns):
         one = make_one()
-        observation, _ = one.reset(seed=11 + lane)
-        for frame in batch[lane]:
+        observation, _ = one.reset(seed=11 + index)
+        for frame in batch[index]:
             assert np.array_equal(observation, frame["observation"].numpy())
             observation, reward, terminated, truncated, _ = one.step(frame["action"].numpy())
             after = frame["next"]
