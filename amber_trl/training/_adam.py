@@ -22,8 +22,8 @@ def check_supported(optimizer: torch.optim.Optimizer) -> None:
     """
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         raise TypeError(
-            f"the optimizer is {type(optimizer).__name__}, and only torch.optim.Adam and AdamW "
-            "can be compiled: use one of these, or compile=False"
+            f"optimizer is a {type(optimizer).__name__}, and only torch.optim.Adam and AdamW can "
+            "be compiled: use one of these, or compile=False"
         )
     for group in optimizer.param_groups:
         if used := [option for option in _REFUSED if group.get(option)]:
@@ -45,9 +45,9 @@ def check_supported(optimizer: torch.optim.Optimizer) -> None:
 
 
 class AdamState:
-    """Reads a ``torch.optim.Adam`` or ``AdamW`` afresh at every call, whoever changed it.
+    """Reads what a ``torch.optim.Adam`` or ``AdamW`` holds, again at every call.
 
-    Hyperparameters go to the graph as a tensor, so that annealing them recompiles nothing; the
+    Hyperparameters go to the graph as a tensor, so that annealing them recompiles nothing. The
     state tensors are the optimiser's own, so that its ``state_dict`` is right at any time.
 
     Args:
@@ -138,11 +138,9 @@ def adam_update(
 ) -> None:
     """One step of Adam, in place, that does nothing where ``skip`` is true.
 
-    With gradient ``g``, moments ``m``, ``v`` and step ``t`` (after the step), as in Kingma and
-    Ba (arXiv 1412.6980), ``m = b1 m + (1-b1) g``, ``v = b2 v + (1-b2) g^2`` and
-    ``w = w - lr m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps)``. Weight decay ``d`` adds ``d w`` to
-    ``g``, or, where ``decoupled`` (AdamW, arXiv 1711.05101), first takes ``lr d w`` from ``w``.
-    Bias corrections are in float64, as those that ``torch.optim.Adam`` computes in Python.
+    Kingma and Ba, arXiv 1412.6980, Algorithm 1; with ``decoupled`` weight decay it is AdamW, arXiv
+    1711.05101, Algorithm 2. Bias corrections are in float64, as those that ``torch.optim.Adam``
+    computes in Python.
 
     Args:
         parameters: what to update, any shapes.
@@ -153,19 +151,21 @@ def adam_update(
         skip: boolean, ``[]``.
     """
     lr, beta1, beta2, eps, decay = hyperparameters.unbind(1)
+    # t <- t + 1
     t = torch.stack([step.reshape(()) for step in state[2]]).to(torch.float64) + 1.0
     step_size = lr / (1.0 - beta1**t)
     correction = (1.0 - beta2**t).sqrt()
-    # Stacked, these are computed once; as loose scalars inductor would compute them per element.
+    # Stacked, these are computed once. Inductor would compute loose scalars again per element.
     table = torch.stack(
         [step_size, correction, 1.0 - beta1, beta2, 1.0 - beta2, eps, decay, 1.0 - lr * decay]
     )
     for i, (w, g, m, v, step) in enumerate(zip(parameters, gradients, *state, strict=True)):
         size, bias, weight1, keep2, weight2, epsilon, d, shrink = table[:, i].to(w.dtype).unbind()
-        start = w * shrink if decoupled[i] else w
-        slope = g if decoupled[i] else g + d * w
-        new_m = m + weight1 * (slope - m)
-        new_v = keep2 * v + weight2 * slope * slope
+        start = w * shrink if decoupled[i] else w  # AdamW: w <- (1 - lr d) w
+        slope = g if decoupled[i] else g + d * w  # Adam: g <- g + d w
+        new_m = m + weight1 * (slope - m)  # m <- b1 m + (1 - b1) g
+        new_v = keep2 * v + weight2 * slope * slope  # v <- b2 v + (1 - b2) g^2
+        # w <- w - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
         new_w = start - size * (new_m / (new_v.sqrt() / bias + epsilon))
         w.copy_(torch.where(skip, w, new_w))
         m.copy_(torch.where(skip, m, new_m))

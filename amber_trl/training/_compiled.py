@@ -1,42 +1,54 @@
-"""The update step as one compiled graph."""
+"""The update step as one compiled graph: gather, loss, gradients and Adam."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import CudaGraphModule
+from tensordict.nn.functional_modules import _exclude_td_from_pytree
+from torch.func import functional_call, grad_and_value
+from torch.utils._pytree import tree_leaves
 from torchrl.objectives import LossModule
 
 from amber_trl._compiler import COMPILER_NEEDS, shielded_children, why_not_compiled
-from amber_trl.training._adam import AdamState, check_supported
-from amber_trl.training._cuda_graphs import CudaGraphs
-from amber_trl.training._eager import NO_INDICES
-from amber_trl.training._graph import PlainModule, Step, Tensors, build_step, compile_step
-from amber_trl.training._guard import NonFiniteGuard
+from amber_trl.training._adam import AdamState, adam_update, check_supported
+from amber_trl.training._guard import NonFiniteGuard, admit_update
 from amber_trl.training._metrics import MetricPacker, total_loss
+
+Tensors: TypeAlias = list[torch.Tensor]
+Step: TypeAlias = Callable[..., torch.Tensor]
+"""Maps parameters, Adam's state, hyperparameters, guard, stored entries and index to metrics."""
 
 _EXAMPLE_ROWS = 64
 _EXAMPLE_STORED = 129
-"""The one shape that is compiled; different, so that the two sizes are not taken for one."""
+"""The one shape that is compiled. The sizes differ, so that they are not taken for one."""
+_MAX_CUDA_GRAPHS = 64
+_KEPT_GUARDS = {
+    *("TENSOR_MATCH", "DUPLICATE_INPUT", "SHAPE_ENV"),
+    *("GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"),
+}
 
 
 class CompiledStep:
     """Gather, loss, gradients and Adam as one graph, whatever the minibatch size.
 
-    The graph is built at the first call, from the first frames at one fixed size, so that it does
-    not depend on how large the first minibatch happens to be; and another one for other keys, or
-    other frozen parameters. Building it changes nothing of the loss, whether or not it succeeds.
-    torch compiles it anew, at the call in question, for minibatches of one row, of very few or of
-    more than 4096, and for entries of another dtype or layout.
+    The graph is built at the first call, from frames at one fixed size, so that it does not depend
+    on how large the first minibatch is. Other keys, or other frozen parameters, get another graph.
+    Building one leaves the loss as it was, whether or not it succeeds. torch compiles the graph
+    again for minibatches of one row, of very few or of more than 4096, and for entries of another
+    dtype or layout.
 
     Args:
         loss: a loss module built with ``functional=False``.
         optimizer: an ``Adam`` or ``AdamW``.
-        guard: what a non-finite loss or gradient raises.
+        guard: keeps the flag that a non-finite loss or gradient raises.
         max_grad_norm: the norm above which the gradient is rescaled, or None.
 
     Raises:
@@ -53,7 +65,7 @@ class CompiledStep:
         guard: NonFiniteGuard,
         max_grad_norm: float | None,
     ) -> None:
-        _refuse(loss)
+        _check_loss(loss)
         check_supported(optimizer)
         if reason := why_not_compiled(next(loss.parameters()).device.type):
             raise RuntimeError(f"the update step cannot be compiled: {reason}; or compile=False")
@@ -85,13 +97,12 @@ class CompiledStep:
         for index in indices:
             packed.append(update(index))
             self._guard.remember(index)
-        if not packed:
-            raise ValueError(NO_INDICES)
         return graph.packer.unpack(torch.stack(packed))
 
     def _graph(self, data: TensorDictBase) -> _Graph:
         self._check_parameters()
-        entries = data.exclude("index").items(True, True)  # where a minibatch is from, no input
+        # A stock buffer's "index" says where a minibatch is from; the loss does not read it.
+        entries = data.exclude("index").items(True, True)
         keys = sorted((key for key, value in entries if isinstance(value, torch.Tensor)), key=str)
         kind = (*(p.requires_grad for p in self._parameters), *keys)
         if kind not in self._graphs:
@@ -124,7 +135,6 @@ class _Graph:
         keys: Sequence[NestedKey],
         max_grad_norm: float | None,
     ) -> None:
-        module = PlainModule(loss)
         emitted, parameters = _examine(loss, optimizer, example[:_EXAMPLE_ROWS])
         if max_grad_norm is not None:
             emitted["grad_norm"] = torch.zeros_like(total_loss(emitted))
@@ -134,33 +144,31 @@ class _Graph:
         self._device = parameters[0].device
         self._every_row: dict[int, torch.Tensor] = {}
         self._copies: dict[int, Tensors] = {}
-        step = build_step(
-            module,
-            module.slots(parameters),
-            self._keys,
-            self.packer,
-            self._adam.decoupled,
-            max_grad_norm,
-        )
-        self._step: Step = compile_step(step)
+        step = _build_step(loss, parameters, keys, self.packer, self._adam.decoupled, max_grad_norm)
+        self._step = _compile(step)
+        self._cuda_graphs: _CudaGraphs | None = None
         try:
             self._run_idle(example)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise RuntimeError(
-                f"the compiler failed on {type(loss).__name__}, as is told above: "
+                f"the compiler failed on {type(loss).__name__}, as reported above: "
                 f"{COMPILER_NEEDS}; or use compile=False"
             ) from error
         except torch._dynamo.exc.TorchDynamoException as error:
             raise RuntimeError(
-                f"{type(loss).__name__} cannot be compiled as one graph: use compile=False; "
-                "what stands in the way is told above"
+                f"{type(loss).__name__} cannot be compiled as one graph, for the reason reported "
+                "above: use compile=False"
             ) from error
         if self._device.type == "cuda":
-            self._step = CudaGraphs(self._step, list(module.buffers()))
+            self._cuda_graphs = _CudaGraphs(loss)
 
     def leaves(self, data: TensorDictBase) -> Tensors:
         """The entries that the graph reads, in its order."""
-        return [_plain(data[key]) for key in self._keys]
+        # The same memory, without the class of a memory-mapped tensor.
+        return [
+            entry if type(entry) is torch.Tensor else entry.as_subclass(torch.Tensor)
+            for entry in (data[key] for key in self._keys)
+        ]
 
     def whole(self, minibatch: TensorDictBase) -> tuple[Tensors, torch.Tensor]:
         """The entries of a minibatch, and the index of all its rows."""
@@ -168,30 +176,27 @@ class _Graph:
         stored = self.leaves(minibatch)
         if rows not in self._every_row:
             self._every_row[rows] = torch.arange(rows, device=self._device)
-        if self._device.type == "cuda":  # a CUDA graph reads where it was captured
-            stored = self._copied(stored, rows)
+        if self._cuda_graphs is not None:  # which read the memory that they were captured with
+            copies = self._copies.setdefault(rows, [entry.clone() for entry in stored])
+            torch._foreach_copy_(copies, stored)
+            stored = copies
         return stored, self._every_row[rows]
-
-    def _copied(self, stored: Tensors, rows: int) -> Tensors:
-        if rows not in self._copies:
-            self._copies[rows] = [entry.clone() for entry in stored]
-        for copy, entry in zip(self._copies[rows], stored, strict=True):
-            copy.copy_(entry)
-        return self._copies[rows]
 
     def updates(
         self, stored: Tensors, guard: NonFiniteGuard
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What makes an update on the rows of an index, and returns its metrics, packed.
+        """A function that makes an update on the rows of an index, and returns packed metrics.
 
         The optimiser is read here, once for all updates of an epoch.
         """
         adam = self._adam
         read = (adam.parameters, adam.tensors(), adam.hyperparameters(), guard.tensors, stored)
-        return torch.no_grad()(functools.partial(self._step, *read))
+        if self._cuda_graphs is None:
+            return torch.no_grad()(functools.partial(self._step, *read))
+        return torch.no_grad()(self._cuda_graphs.bind(self._step, *read))
 
     def _run_idle(self, example: TensorDictBase) -> None:
-        """Builds the graph in a run that changes nothing, because its flag is up."""
+        """Builds the graph in a run that changes nothing, because the guard's flag is up."""
         stored = self.leaves(example)
         index = torch.arange(_EXAMPLE_ROWS, device=self._device)
         for tensor in [*stored, index]:
@@ -199,9 +204,134 @@ class _Graph:
         self.updates(stored, NonFiniteGuard(self._device, raised=True))(index)
 
 
+class _PlainModule(torch.nn.Module):
+    """A loss under a plain module, as ``functional_call`` wants it."""
+
+    def __init__(self, loss: LossModule) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """What the loss emits."""
+        emitted: TensorDictBase = self.loss(minibatch)
+        return emitted
+
+
+def _build_step(
+    loss: LossModule,
+    parameters: Sequence[torch.Tensor],
+    keys: Sequence[NestedKey],
+    packer: MetricPacker,
+    decoupled: Sequence[bool],
+    max_grad_norm: float | None,
+) -> Step:
+    """Writes the step as a function of tensors alone, which updates its arguments in place."""
+    module = _PlainModule(loss)
+    position = {id(parameter): number for number, parameter in enumerate(parameters)}
+    # One name for each place that holds a parameter: with one name per parameter, functional_call
+    # would swap a module that actor and critic share twice, and leave the trace's tensors in it.
+    slots = [
+        (f"{path}.{name}", position[id(parameter)])
+        for path, owner in module.named_modules()
+        for name, parameter in owner._parameters.items()
+        if id(parameter) in position
+    ]
+    emitted_keys = packer.keys if max_grad_norm is None else packer.keys[:-1]
+
+    def step(
+        weights: Sequence[torch.Tensor],
+        adam: tuple[Tensors, Tensors, Tensors],
+        hyperparameters: torch.Tensor,
+        guard: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        stored: Tensors,
+        index: torch.Tensor,
+    ) -> torch.Tensor:
+        # minibatch = stored[index]
+        entries = {key: value[index] for key, value in zip(keys, stored, strict=True)}
+        minibatch = TensorDict(entries, batch_size=[index.shape[0]])
+
+        # g = d/dw sum_k l_k(w)
+        def objective(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
+            used = {name: weights[number] for name, number in slots}
+            emitted = functional_call(module, used, (minibatch,), tie_weights=False)
+            return total_loss(emitted), [emitted.get(key).detach() for key in emitted_keys]
+
+        gradients, (total, metrics) = grad_and_value(objective, has_aux=True)(weights)
+
+        # g <- g min(1, max_grad_norm / (|g| + 1e-6)), as torch.nn.utils.clip_grad_norm_ does
+        norm = functools.reduce(operator.add, [g.square().sum() for g in gradients]).sqrt()
+        if max_grad_norm is not None:
+            scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            gradients = [scale * g for g in gradients]
+            metrics = [*metrics, norm]
+
+        # A step that must not be applied still runs, and writes back what was there.
+        skip = admit_update(torch.isfinite(total) & torch.isfinite(norm), *guard)
+        adam_update(weights, gradients, adam, hyperparameters, decoupled, skip)
+        return packer.pack(metrics)
+
+    return step
+
+
+def _compile(step: Any) -> Step:
+    """Compiles ``step`` as one graph that checks only what may change from call to call.
+
+    By default every call would check about 1500 facts about the loss's modules, which takes longer
+    than the step itself. Only the checks of tensors, sizes, torch's global settings and train or
+    eval mode are kept. The compiled code's own checks of the same sizes, a tenth of a step of 64
+    frames, are left out.
+    """
+    options: dict[str, Any] = {"guard_filter_fn": _keep_guards, "size_asserts": False}
+    # torch keeps compiled code by code object, and with so few checks left the code of another
+    # UpdateStep would pass for this one's. So each step gets a code object of its own.
+    own = types.FunctionType(
+        step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__
+    )
+    compiled: Step = torch.compile(own, fullgraph=True, options=options)
+    return compiled
+
+
+def _keep_guards(entries: Sequence[Any]) -> list[bool]:
+    return [e.guard_type in _KEPT_GUARDS or e.name.endswith(".training") for e in entries]
+
+
+class _CudaGraphs:
+    """Replays a compiled step from CUDA graphs, one per minibatch size.
+
+    A CUDA graph replays what was captured: the same kernels, on the same memory. It is captured
+    again where arguments or buffers lie elsewhere (``load_state_dict`` of an optimiser makes new
+    tensors), have another shape, or a module has changed between train and eval mode. Each of
+    its first calls makes one update like any other.
+    """
+
+    def __init__(self, loss: LossModule) -> None:
+        self._loss = loss
+        self._graphs: dict[tuple[object, ...], tuple[CudaGraphModule, Tensors]] = {}
+
+    def bind(self, step: Step, *read: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The step as a function of the index alone, for arguments that stay where they are."""
+        tensors = [*tree_leaves(read), *self._loss.buffers()]
+        modes = [module.training for module in self._loss.modules()]
+        captured = (*modes, *((t.data_ptr(), t.shape) for t in tensors))
+
+        def update(index: torch.Tensor) -> torch.Tensor:
+            key = (len(index), *captured)
+            if key not in self._graphs:
+                if len(self._graphs) == _MAX_CUDA_GRAPHS:
+                    del self._graphs[next(iter(self._graphs))]
+                # It would take TensorDict out of PyTree for good, and none passes through here.
+                with _exclude_td_from_pytree():
+                    graph = CudaGraphModule(functools.partial(step, *read), device=index.device)
+                self._graphs[key] = graph, tensors  # kept alive, so that no address is used again
+            metrics: torch.Tensor = self._graphs[key][0](index)
+            return metrics
+
+        return update
+
+
 @contextmanager
 def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Gives buffers that the loss writes in its forward pass back their objects and values."""
+    """Restores objects and values of the buffers that the loss writes in its forward pass."""
     kept = [
         (owner, name, buffer, buffer.clone())
         for owner in module.modules()
@@ -217,11 +347,6 @@ def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-def _plain(entry: torch.Tensor) -> torch.Tensor:
-    """The same memory, without the class of a memory-mapped tensor."""
-    return entry if type(entry) is torch.Tensor else entry.as_subclass(torch.Tensor)
-
-
 def _examine(
     loss: LossModule, optimizer: torch.optim.Optimizer, minibatch: TensorDictBase
 ) -> tuple[TensorDictBase, list[torch.nn.Parameter]]:
@@ -235,7 +360,7 @@ def _examine(
     return emitted.detach(), used
 
 
-def _refuse(loss: LossModule) -> None:
+def _check_loss(loss: LossModule) -> None:
     if loss.functional:
         raise ValueError(
             f"{type(loss).__name__} was built with functional=True, and its compiled gradients "

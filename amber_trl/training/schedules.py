@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ class LinearSchedule:
         staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped.
 
     Raises:
-        ValueError: if ``total_frames`` is below 1.
+        ValueError: if ``total_frames`` is below 1 or not finite.
         TypeError: if ``loss`` has no clip range.
 
     Examples:
@@ -63,10 +64,10 @@ class LinearSchedule:
         loss: LossModule | None = None,
         staleness: ISStalenessFilter | None = None,
     ) -> None:
-        if total_frames < 1:
+        if not 1 <= total_frames < math.inf:
             raise ValueError(
-                f"total_frames={total_frames} given to LinearSchedule: it must be at least 1; "
-                "pass the number of frames that the whole training collects"
+                f"total_frames={total_frames} given to LinearSchedule: it must be at least 1 and "
+                "finite; pass the number of frames that the whole training collects"
             )
         self.total_frames = total_frames
         self._optimizer, self._loss, self._staleness = optimizer, loss, staleness
@@ -86,11 +87,11 @@ class LinearSchedule:
             parameter groups), ``clip_epsilon`` and ``drop_factor``.
 
         Raises:
-            ValueError: if ``frames`` is negative.
+            ValueError: if ``frames`` is negative or not finite.
         """
-        if frames < 0:
+        if not 0 <= frames < math.inf:  # NaN too would make everything 0
             raise ValueError(
-                f"frames={frames} given to LinearSchedule.step: it must be at least 0; "
+                f"frames={frames} given to LinearSchedule.step: it must be at least 0 and finite; "
                 "pass the number of frames collected before this iteration"
             )
         self._frames = frames

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torchrl.objectives import LossModule
 
 from amber_trl.training._compiled import CompiledStep
-from amber_trl.training._eager import EagerStep
 from amber_trl.training._guard import NonFiniteGuard
+from amber_trl.training._metrics import total_loss
 
 
 class _Replay(Protocol):
@@ -29,47 +30,44 @@ class _Replay(Protocol):
 
 
 class UpdateStep:
-    """Takes optimiser steps on the sum of a loss module's ``loss_*`` entries.
+    """Makes optimiser steps on the sum of a loss module's ``loss_*`` entries.
 
     For parameters ``w`` and loss terms ``l_k`` it computes ``g = d/dw sum_k l_k(w)`` on a
     minibatch, rescales ``g`` to the norm ``max_grad_norm`` where it is longer, and lets the
     optimiser apply it. Eager (the default), the result is bit-identical to the loop that TorchRL's
     documentation shows: ``loss(minibatch)``, ``backward()``, ``optimizer.step()``,
     ``optimizer.zero_grad()``. Compiled, gathering the minibatch, loss, gradients and Adam are one
-    graph: several times faster for small networks, equal up to rounding, and the same every time.
+    graph: several times faster for small networks, equal to eager up to rounding, and the same
+    every time.
 
-    A loss or gradient that is not finite leaves parameters and optimiser state as they were, and so
-    does every later update until :meth:`clear_nonfinite` is called. State that the loss writes in
-    its own forward pass does change all the same: the statistics of a ``BatchNorm`` in train mode,
-    or the ``beta`` of ``KLPENPPOLoss``. Compiled, no update waits for the device; eager, each waits
-    once.
+    A loss or gradient that is not finite leaves parameters and optimiser state as they were. So
+    does every later update, until :meth:`clear_nonfinite` is called. What the loss writes in its
+    own forward pass changes all the same: the statistics of a ``BatchNorm`` in train mode, or the
+    ``beta`` of ``KLPENPPOLoss``. Eager updates wait for the device once each.
 
-    It reads the keys that the loss reads, and ``index`` where a minibatch has it. Metrics are
-    tensors; turning them into numbers is left to the caller. Compiling takes about ten seconds, at
-    the first call, and at later ones with other keys, dtypes or frozen parameters, or minibatches
-    of one row, of very few or of more than 4096. The compiled step reads at every call (an epoch is
-    one): learning rate, betas, epsilon and weight decay, the optimiser's state, the loss's buffers
-    (``loss.clip_epsilon``), ``requires_grad`` and train or eval mode. Everything else that
-    configures the loss it reads once. It leaves ``.grad`` alone and calls no optimiser hooks. On
-    CUDA it replays one CUDA graph per minibatch size.
+    Compiling takes about ten seconds, at the first call. It happens again for other keys, dtypes or
+    frozen parameters, and for minibatches of one row, of very few or of more than 4096. At every
+    call (an epoch is one) the compiled step reads learning rate, betas, epsilon and weight decay,
+    the optimiser's state, the loss's buffers (``loss.clip_epsilon``), ``requires_grad`` and train or
+    eval mode. It reads everything else that configures the loss only once. It leaves ``.grad``
+    alone and calls no optimiser hooks. On CUDA it replays one CUDA graph per minibatch size.
 
     Args:
-        loss: a TorchRL loss module that emits scalar ``loss_*`` entries; to be compiled, built
-            with ``functional=False``.
-        optimizer: an optimiser over exactly the parameters of ``loss`` that require a gradient; to
-            be compiled, an ``Adam`` or ``AdamW``.
+        loss: a TorchRL loss module that emits scalar ``loss_*`` entries. To be compiled it must be
+            built with ``functional=False``.
+        optimizer: an optimiser over exactly the parameters of ``loss`` that require a gradient. To
+            be compiled it must be an ``Adam`` or ``AdamW``.
         max_grad_norm: the largest Euclidean norm of the whole gradient, positive and finite;
             ``None`` (default) leaves the gradient as it is, which is what the AMBER paper does.
         compile: whether to compile; :func:`should_compile` decides for a whole run.
 
     Raises:
         TypeError: if ``loss`` is not a ``LossModule``, the optimiser's step needs a closure,
-            ``compile`` is not a bool, or is asked for with an optimiser other than ``Adam`` and
-            ``AdamW``.
+            ``compile`` is not a bool, or it is true and the optimiser is not ``Adam`` or ``AdamW``.
         ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is
-            not positive and finite, or if ``compile`` is asked for with a functional loss,
-            an option of the optimiser that is not supported, or a loss on neither CPU nor CUDA.
-        RuntimeError: if ``compile`` is asked for and no compiler works here.
+            not positive and finite, or if ``compile`` is true and the loss is functional or on
+            another device than CPU and CUDA, or the optimiser uses an option that is not supported.
+        RuntimeError: if ``compile`` is true and no compiler works here.
 
     Examples:
         >>> import torch
@@ -111,14 +109,15 @@ class UpdateStep:
     ) -> None:
         if not isinstance(compile, bool):
             raise TypeError(
-                f"compile={compile!r} is no bool: let should_compile(choice, total_frames=...) decide"
+                f"compile={compile!r} is not a bool: pass what should_compile(choice, "
+                "total_frames=...) returns"
             )
         _validate(loss, optimizer, max_grad_norm)
         self._loss = loss
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm
         self._guard = NonFiniteGuard(next(loss.parameters()).device)
-        make: type[CompiledStep] | type[EagerStep] = CompiledStep if compile else EagerStep
+        make: type[CompiledStep] | type[_EagerStep] = CompiledStep if compile else _EagerStep
         self._step = make(loss, optimizer, self._guard, max_grad_norm)
 
     @property
@@ -127,20 +126,20 @@ class UpdateStep:
         return isinstance(self._step, CompiledStep)
 
     def __call__(self, minibatch: TensorDictBase) -> TensorDict:
-        """Takes one step.
+        """Makes one update.
 
         Args:
-            minibatch: the frames to learn from, ``[rows]``, with the keys that the loss reads; its
-                ``index``, if it has one, is reported should something not be finite.
+            minibatch: the frames to learn from, ``[rows]``, with the keys that the loss reads. If
+                it has an ``index``, a :class:`NonFiniteError` names those rows.
 
         Returns:
-            every entry that the loss emits, detached, with batch size ``[]``, and with
+            every entry that the loss emits, detached, as tensors of batch size ``[]``. With
             ``max_grad_norm`` also ``grad_norm``, the norm before clipping, shape ``[]``.
 
         Raises:
             KeyError: if the loss emits no entry whose name starts with ``loss_``.
-            ValueError: if such an entry is not a scalar, or, compiled, if a parameter of the loss or
-                of the optimiser is another tensor than when the step was made.
+            ValueError: if such an entry is not a scalar. Compiled, also if a parameter of the loss
+                or of the optimiser is another tensor than when the step was made.
         """
         return self._step.step(minibatch, minibatch.get("index", None))
 
@@ -209,6 +208,46 @@ class UpdateStep:
         )
 
 
+class _EagerStep:
+    """TorchRL's stock loop, operation by operation, for any optimiser."""
+
+    def __init__(
+        self,
+        loss: LossModule,
+        optimizer: torch.optim.Optimizer,
+        guard: NonFiniteGuard,
+        max_grad_norm: float | None,
+    ) -> None:
+        self._loss = loss
+        self._optimizer = optimizer
+        self._guard = guard
+        self._max_grad_norm = max_grad_norm
+
+    def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
+        """Learns from ``minibatch``, which was gathered from ``index``."""
+        self._optimizer.zero_grad()
+        emitted = self._loss(minibatch)
+        total = total_loss(emitted)
+        torch.autograd.backward(total)
+        metrics: TensorDict = emitted.detach()
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if self._max_grad_norm is None:
+            norm = torch.cat([g.flatten() for g in gradients]).norm()
+        else:
+            norm = metrics["grad_norm"] = get_total_norm(gradients)
+            clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
+        # The one place that waits for the device: stock optimisers cannot skip a step there.
+        if self._guard.admits(math.isfinite((total.detach() + norm).item())):
+            self._optimizer.step()
+        self._guard.remember(index)
+        return metrics
+
+    def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:
+        """Learns from ``stored[index]`` for each ``index`` in turn."""
+        return torch.stack([self.step(stored[index], index) for index in indices])
+
+
 def _validate(
     loss: LossModule, optimizer: torch.optim.Optimizer, max_grad_norm: float | None
 ) -> None:
@@ -223,13 +262,12 @@ def _validate(
             f"optimizer is a {type(optimizer).__name__}, whose step needs a closure: use a "
             "first-order one, such as Adam"
         )
-    if max_grad_norm is not None and not (0.0 < max_grad_norm < math.inf):
+    if max_grad_norm is not None and not 0.0 < max_grad_norm < math.inf:
         raise ValueError(
             f"max_grad_norm={max_grad_norm} must be positive and finite: pass None for no clipping"
         )
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    named = {id(p): name for name, p in loss.named_parameters()}
-    if strangers := len(trained - named.keys()):
+    if strangers := len(trained - {id(p) for p in loss.parameters()}):
         raise ValueError(
             f"{strangers} of the optimizer's {len(trained)} parameters are not the loss's: "
             "build the optimizer from loss.parameters()"

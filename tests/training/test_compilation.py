@@ -11,21 +11,21 @@ from typing import Literal
 import pytest
 import torch
 
-from amber_trl._compiler import why_not_compiled
-from amber_trl.training import UpdateStep, compilation, should_compile
+from amber_trl import _compiler
+from amber_trl.training import UpdateStep, should_compile
 from tests.training.problem import make_loss
 
-LONG = compilation.COMPILE_FROM_FRAMES
+LONG = _compiler.COMPILE_FROM_FRAMES
 
 
 @pytest.fixture
 def works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "why_not_compiled", lambda device: None)
+    monkeypatch.setattr(_compiler, "why_not_compiled", lambda device: None)
 
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "why_not_compiled", lambda device: "no g++")
+    monkeypatch.setattr(_compiler, "why_not_compiled", lambda device: "no g++")
     monkeypatch.setattr("amber_trl.training._compiled.why_not_compiled", lambda device: "no g++")
 
 
@@ -70,7 +70,7 @@ def test_refuses_other_words_and_lengths() -> None:
 
 
 def test_says_why_other_devices_do_not_compile() -> None:
-    assert "not on meta" in str(why_not_compiled("meta"))
+    assert "not on meta" in str(_compiler.why_not_compiled("meta"))
 
 
 def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:

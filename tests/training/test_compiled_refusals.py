@@ -38,7 +38,7 @@ class _OwnAdam(torch.optim.Adam):
 def test_refuses_other_optimizers_by_name(kind: type[torch.optim.Optimizer]) -> None:
     loss = make_loss(functional=False)
     optimizer = kind(loss.parameters(), lr=0.1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=f"the optimizer is {kind.__name__}, and only"):
+    with pytest.raises(TypeError, match=f"optimizer is a {kind.__name__}, and only"):
         UpdateStep(loss, optimizer, compile=True)
 
 

@@ -162,7 +162,7 @@ def test_refuses_a_gradient_norm_out_of_range(norm: float) -> None:
 
 def test_refuses_a_word_for_compile() -> None:
     loss = make_loss()
-    with pytest.raises(TypeError, match="compile='off' is no bool"):
+    with pytest.raises(TypeError, match="compile='off' is not a bool"):
         UpdateStep(loss, torch.optim.Adam(loss.parameters()), compile="off")  # type: ignore[arg-type]
 
 
