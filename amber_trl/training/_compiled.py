@@ -53,9 +53,8 @@ class CompiledStep:
 
     Raises:
         TypeError: if the optimiser is neither ``Adam`` nor ``AdamW``.
-        ValueError: if the loss is functional or on a device other than CPU or CUDA, or if the
-            optimiser uses an option that is not supported.
-        RuntimeError: if there is no working compiler.
+        ValueError: if the loss is functional, or the optimiser uses an option that is not supported.
+        RuntimeError: if there is no working compiler for the loss's device.
     """
 
     def __init__(
@@ -365,10 +364,4 @@ def _check_loss(loss: LossModule) -> None:
         raise ValueError(
             f"{type(loss).__name__} was built with functional=True, and its compiled gradients "
             "would silently be zero: build it with functional=False, or use compile=False"
-        )
-    devices = {p.device for p in loss.parameters()}
-    if len(devices) > 1 or next(iter(devices)).type not in ("cpu", "cuda"):
-        raise ValueError(
-            f"the loss's parameters are on {sorted(map(str, devices))}, and a compiled step runs "
-            "on the CPU or on one CUDA device: move the loss, or use compile=False"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -65,9 +66,9 @@ class UpdateStep:
         TypeError: if ``loss`` is not a ``LossModule``, the optimiser's step needs a closure,
             ``compile`` is not a bool, or it is true and the optimiser is not ``Adam`` or ``AdamW``.
         ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is
-            not positive and finite, or if ``compile`` is true and the loss is functional or on
-            another device than CPU and CUDA, or the optimiser uses an option that is not supported.
-        RuntimeError: if ``compile`` is true and no compiler works here.
+            not positive and finite, or if ``compile`` is true and the loss is functional or the
+            optimiser uses an option that is not supported.
+        RuntimeError: if ``compile`` is true and no compiler works for the loss's device.
 
     Examples:
         >>> import torch
@@ -208,39 +209,33 @@ class UpdateStep:
         )
 
 
+@dataclass
 class _EagerStep:
     """TorchRL's stock loop, operation by operation, for any optimiser."""
 
-    def __init__(
-        self,
-        loss: LossModule,
-        optimizer: torch.optim.Optimizer,
-        guard: NonFiniteGuard,
-        max_grad_norm: float | None,
-    ) -> None:
-        self._loss = loss
-        self._optimizer = optimizer
-        self._guard = guard
-        self._max_grad_norm = max_grad_norm
+    loss: LossModule
+    optimizer: torch.optim.Optimizer
+    guard: NonFiniteGuard
+    max_grad_norm: float | None
 
     def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
         """Learns from ``minibatch``, which was gathered from ``index``."""
-        self._optimizer.zero_grad()
-        emitted = self._loss(minibatch)
+        self.optimizer.zero_grad()
+        emitted = self.loss(minibatch)
         total = total_loss(emitted)
         torch.autograd.backward(total)
         metrics: TensorDict = emitted.detach()
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
-        if self._max_grad_norm is None:
+        if self.max_grad_norm is None:
             norm = torch.cat([g.flatten() for g in gradients]).norm()
         else:
             norm = metrics["grad_norm"] = get_total_norm(gradients)
-            clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
+            clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         # The one place that waits for the device: stock optimisers cannot skip a step there.
-        if self._guard.admits(math.isfinite((total.detach() + norm).item())):
-            self._optimizer.step()
-        self._guard.remember(index)
+        if self.guard.admits(math.isfinite((total.detach() + norm).item())):
+            self.optimizer.step()
+        self.guard.remember(index)
         return metrics
 
     def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:

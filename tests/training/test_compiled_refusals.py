@@ -134,13 +134,6 @@ def test_says_what_a_compiler_that_fails_needs() -> None:
         update(FRAMES[:16])
 
 
-@pytest.mark.parametrize("mode", ["compiled", "eager"])
-def test_refuses_an_epoch_of_nothing(mode: str, request: pytest.FixtureRequest) -> None:
-    learner: Learner = request.getfixturevalue(mode)
-    with pytest.raises(ValueError, match="indices is empty"):
-        learner.epoch(FRAMES, [])
-
-
 def test_refuses_frames_that_lack_a_key(compiled: Learner) -> None:
     with pytest.raises(KeyError, match="value_target"):
         compiled.update(FRAMES[:64].exclude("value_target"))

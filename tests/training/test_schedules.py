@@ -104,11 +104,26 @@ def test_state_of_another_schedule_is_refused() -> None:
         schedule.load_state_dict(LinearSchedule(100, staleness=_filter(0.1)).state_dict())
 
 
-def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match=r"total_frames=0 .*at least 1"):
-        LinearSchedule(0)
-    with pytest.raises(ValueError, match=r"frames=-1 .*at least 0"):
-        LinearSchedule(10).step(-1)
+@pytest.mark.parametrize("frames", [-1, math.nan, math.inf])
+def test_frames_that_are_no_number_of_frames_change_nothing(frames: Any) -> None:
+    optimizer, loss, staleness = _optimizer(lr=3e-4), _loss(clip_epsilon=0.4), _filter(0.25)
+    schedule = LinearSchedule(1000, optimizer=optimizer, loss=loss, staleness=staleness)
+    schedule.step(500)
+    with pytest.raises(ValueError, match=f"frames={frames} "):
+        schedule.step(frames)
+    assert optimizer.param_groups[0]["lr"] == 1.5e-4
+    assert loss.clip_epsilon.item() == pytest.approx(0.2)
+    assert staleness.drop_factor == 0.125
+    assert schedule.state_dict()["frames"] == 500
+
+
+@pytest.mark.parametrize("total", [0, -1, math.nan, math.inf])
+def test_a_total_that_is_no_number_of_frames_is_refused(total: Any) -> None:
+    with pytest.raises(ValueError, match=f"total_frames={total} "):
+        LinearSchedule(total)
+
+
+def test_a_loss_without_a_clip_range_is_refused() -> None:
     with pytest.raises(TypeError, match=r"loss=A2CLoss .*no clip_epsilon"):
         LinearSchedule(10, loss=_loss(cast(Any, A2CLoss)))
 
