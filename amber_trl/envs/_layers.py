@@ -92,7 +92,7 @@ class LayerReader:
             return _LEFT
 
     def _is_left(self, value: Any) -> bool:
-        """Whether it is configuration, for showing only, or read elsewhere."""
+        """Whether it is configuration, only serves to show the simulation, or is read elsewhere."""
         if type(value) in (list, tuple, dict) and value:
             return all(map(self._is_left, value.values() if type(value) is dict else value))
         return (
@@ -119,7 +119,7 @@ class LayerWriter:
             if _kind(saved["own"]) != "left":
                 layer.load_state_dict(self._decoder.decode(saved["own"]))
             self.problems += _own_reasons(layer)
-        if "attributes" in saved:
+        elif "attributes" in saved:
             attributes = vars(layer)
             for key in attributes.keys() - saved["attributes"].keys() - {*_AS_MADE}:
                 del attributes[key]

@@ -1,4 +1,4 @@
-"""Python values as plain data, which a file holds without pickled code, and back to the same bits."""
+"""Python values as plain data, for a file that is loaded without running code, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import torch
 
 _NUMBERS = (type(None), bool, int, float, str)
 _CONTAINERS = (list, tuple, deque, dict)
-_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+_BIT_GENERATORS = {
+    name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+}
 
 
 class NotPlainError(TypeError):
@@ -20,15 +22,15 @@ class NotPlainError(TypeError):
 
 
 class Encoder:
-    """Turns values into tensors, numbers, strings, lists and dicts.
+    """Turns plain values into tensors, numbers, strings, lists and dicts.
 
-    Plain are numbers, strings, arrays, tensors, random number generators, and lists, tuples,
-    deques and dicts of such. A value that is referred to twice is saved once, so that it is one
-    value again after :class:`Decoder`.
+    Numbers, strings, arrays, tensors, random number generators, and lists, tuples, deques and
+    dicts of these are plain. A value that is referred to twice is saved once, so that
+    :class:`Decoder` makes one value of it again.
     """
 
     def __init__(self) -> None:
-        # By id. The value is held, so that no id is used again.
+        # By id: number, path and the value itself, which is held so that no id is used again.
         self._seen: dict[int, tuple[int, str, Any]] = {}
 
     def encode(self, value: Any, path: str) -> Any:
@@ -50,7 +52,7 @@ class Encoder:
             raise
 
     def shared_memory(self) -> Iterable[str]:
-        """Which of the encoded arrays show memory of another; they are apart once decoded."""
+        """Names the arrays that show memory of another array; once decoded, they no longer do."""
         arrays = [(path, x) for _, path, x in self._seen.values() if type(x) is np.ndarray]
         for path, array in arrays:
             if array.base is not None:
@@ -76,33 +78,26 @@ class Encoder:
             try:
                 return {"kind": kind, "value": torch.from_numpy(np.asarray(value).copy(order="K"))}
             except TypeError as error:  # strings, dates, objects, another byte order
-                raise NotPlainError(f"{path} is an array of {value.dtype}") from error
+                raise NotPlainError(
+                    f"{path} is an array of {value.dtype}, which cannot be saved"
+                ) from error
         if type(value) is dict:
             keys = [self._encode(key, f"a key of {path}") for key in value]
             return {"kind": name, "keys": keys, "items": self._items(value.items(), path)}
         if type(value) in _CONTAINERS:
             items = self._items(enumerate(value), path)
             return {"kind": name, "items": items, "maxlen": getattr(value, "maxlen", None)}
-        if type(value) in (np.random.Generator, np.random.RandomState, random.Random):
-            return {"kind": "generator", **self._generator(value)}
+        if (generator := _generator_name(value)) is not None:
+            state = self._encode(_generator_state(value), path)
+            return {"kind": "generator", "generator": generator, "state": state}
         raise NotPlainError(f"{path} is a {name}, which cannot be saved")
 
     def _items(self, items: Iterable[tuple[Any, Any]], path: str) -> list[Any]:
         return [self._encode(item, f"{path}[{key!r}]") for key, item in items]
 
-    def _generator(self, generator: Any) -> dict[str, Any]:
-        name = type(generator).__name__
-        if isinstance(generator, random.Random):
-            state: Any = generator.getstate()
-        elif isinstance(generator, np.random.RandomState):
-            state = generator.get_state(legacy=False)
-        else:
-            name, state = type(generator.bit_generator).__name__, generator.bit_generator.state
-        return {"generator": name, "state": self._encode(state, name)}
-
 
 class Decoder:
-    """Turns what one :class:`Encoder` made into values again."""
+    """Turns what one :class:`Encoder` made into values again, in the same order."""
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
@@ -142,19 +137,36 @@ class Decoder:
 
     def _generator(self, plain: Mapping[str, Any], current: Any) -> Any:
         name, state = plain["generator"], self.decode(plain["state"])
+        generator = current if _generator_name(current) == name else _new_generator(name)
         if name == "Random":
-            generator = current if type(current) is random.Random else random.Random()
             generator.setstate(state)
-            return generator
-        if name == "RandomState":
-            legacy = current if type(current) is np.random.RandomState else np.random.RandomState()
-            legacy.set_state(state)
-            return legacy
-        if name not in _BIT_GENERATORS:
-            raise ValueError(f"the state has a generator of kind {name!r}: load it with its NumPy")
-        if not (
-            type(current) is np.random.Generator and type(current.bit_generator).__name__ == name
-        ):
-            current = np.random.Generator(getattr(np.random, name)())
-        current.bit_generator.state = state
-        return current
+        elif name == "RandomState":
+            generator.set_state(state)
+        else:
+            generator.bit_generator.state = state
+        return generator
+
+
+def _generator_name(value: Any) -> str | None:
+    """``Random``, ``RandomState`` or the name of a NumPy bit generator; None for other values."""
+    kind = type(value)
+    if kind is np.random.Generator:
+        name = type(value.bit_generator).__name__
+        return name if name in _BIT_GENERATORS else None
+    return kind.__name__ if kind in (random.Random, np.random.RandomState) else None
+
+
+def _generator_state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.bit_generator.state
+
+
+def _new_generator(name: str) -> Any:
+    if name == "Random":
+        return random.Random()
+    if name == "RandomState":
+        return np.random.RandomState()
+    return np.random.Generator(_BIT_GENERATORS[name]())

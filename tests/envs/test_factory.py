@@ -215,9 +215,9 @@ def test_unknown_ids(env_id: str, way_out: str) -> None:
         make_env(env_id)
 
 
-def test_missing_simulators_say_what_to_install() -> None:
+def test_simulators_that_are_missing_and_one_that_warns_on_import() -> None:
     program = """
-import sys
+import sys, warnings
 sys.modules["mujoco"] = sys.modules["Box2D"] = None
 from amber_trl.envs import make_env
 for env_id in ("Hopper-v5", "BipedalWalker-v3"):
@@ -225,8 +225,12 @@ for env_id in ("Hopper-v5", "BipedalWalker-v3"):
         make_env(env_id)
     except ImportError as error:
         sys.stdout.write(f"{error}\\n")
+del sys.modules["Box2D"]
+warnings.simplefilter("error", DeprecationWarning)
+make_env("BipedalWalker-v3", 1).close()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     of_mujoco, of_box2d = done.stdout.splitlines()
     assert "Hopper-v5" in of_mujoco
     assert 'pip install "gymnasium[mujoco]"' in of_mujoco
@@ -318,17 +322,6 @@ def test_mujoco_warns_of_a_model_once_and_leaves_no_file(
     make_env("HalfCheetah-v5", 3).close()
     assert len(caplog.messages) == len(set(caplog.messages))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_first_import_of_box2d_survives_warnings_as_errors() -> None:
-    program = """
-import warnings
-from amber_trl.envs import make_env
-warnings.simplefilter("error", DeprecationWarning)
-make_env("BipedalWalker-v3", 1).close()
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_other_deprecated_ids_still_warn() -> None:
