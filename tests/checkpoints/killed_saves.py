@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -20,13 +21,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
-from amber_trl.checkpoints import verify_run
+from amber_trl.checkpoints import list_checkpoints, verify_run
 from tests.checkpoints.checkpointed import Learner
 
+_FORK = multiprocessing.get_context("fork")
 _CALLS = ("rename", "replace", "write", "fsync", "mkdir", "unlink")
 
 
@@ -60,41 +62,18 @@ def kill_at_call(number: int) -> None:
     setattr(Path, "open", halved)  # noqa: B010 (mypy knows no other way)
 
 
-def go_on(directory: Path, saves: int, report: TextIO) -> None:
-    """Resumes, saves, and reports the frames of each finished save."""
+def go_on(directory: Path, saves: int, finished: Any, killed_at: int | None = None) -> None:
+    """Resumes and saves; ``finished.value`` is the frames of the last save that is done."""
     torch.manual_seed(1)
     learner = Learner()
     checkpoints = learner.checkpoints(directory)
     checkpoints.restore()
+    if killed_at is not None:
+        kill_at_call(killed_at)
     for _ in range(saves):
         learner.step()
         checkpoints.save(learner.counter.frames, score=-learner.counter.frames)
-        report.write(f"{learner.counter.frames}\n")
-        report.flush()
-
-
-def start(work: Callable[[TextIO], None]) -> tuple[int, TextIO]:
-    """Forks; returns the child and its reports."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.close(reading)
-            with os.fdopen(writing, "w") as report:
-                work(report)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writing)
-    return child, os.fdopen(reading)
-
-
-def was_killed(child: int) -> bool:
-    """Waits for a child, which must have been killed or have ended well."""
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or status == 0, f"the saving process ended with status {status}"
-    return os.WIFSIGNALED(status)
+        finished.value = learner.counter.frames
 
 
 def look(directory: Path, finished: int, expected: dict[int, list[float]]) -> int:
@@ -104,11 +83,9 @@ def look(directory: Path, finished: int, expected: dict[int, list[float]]) -> in
     frames = 0 if restored is None else restored.frames
     assert finished <= frames <= finished + 10, (finished, frames)
     if restored is not None:
-        problems = [problem for _, problem in verify_run(directory) if problem]
-        assert not problems, problems
+        assert not [problem for _, problem in verify_run(directory) if problem]
         assert learner.fingerprint() == expected[frames]
-    left = [path.name for path in directory.glob(".*")]
-    assert not left, left
+    assert sorted(directory.glob("*")) == list_checkpoints(directory)
     return frames
 
 
@@ -125,25 +102,22 @@ def fingerprints(steps: int) -> dict[int, list[float]]:
 def at_each_call(directory: Path) -> int:
     """Kills in the first save, and in a fourth, which removes another; then one goes on."""
     expected, kills, place = fingerprints(5), 0, directory / "place"
-    go_on(directory / "three", 3, io.StringIO())
+    finished = _FORK.RawValue("i")
+    go_on(directory / "three", 3, finished)
     for before in (0, 3):
         for number in itertools.count(1):
             if before:
                 shutil.copytree(directory / "three", place)
-
-            def work(report: TextIO, number: int = number) -> None:
-                kill_at_call(number)
-                go_on(place, 1, report)
-
-            child, reports = start(work)
-            with reports:
-                finished = int(reports.readline() or 10 * before)
-            killed = was_killed(child)
-            look(place, finished, expected)
-            go_on(place, 1, io.StringIO())
+            finished.value = 10 * before
+            child = _FORK.Process(target=go_on, args=(place, 1, finished, number))
+            child.start()
+            child.join()
+            look(place, finished.value, expected)
+            go_on(place, 1, finished)
             shutil.rmtree(place)
-            if not killed:
+            if child.exitcode == 0:
                 break
+            assert child.exitcode == -signal.SIGKILL
             kills += 1
     return kills
 
@@ -151,15 +125,18 @@ def at_each_call(directory: Path) -> int:
 def at_random(directory: Path, kills: int) -> int:
     """One learner, killed again and again; it never loses more than the save in progress."""
     expected, times = fingerprints(100 * kills), random.Random(0)
+    finished = _FORK.RawValue("i")
     for _ in range(kills):
-        child, reports = start(lambda report: go_on(directory, 100, report))
-        with reports:
-            first = reports.readline()
-            time.sleep(times.uniform(0.0, 0.05))
-            os.kill(child, signal.SIGKILL)
-            finished = int([first, *reports][-1])
-        assert was_killed(child)
-        look(directory, finished, expected)
+        before = finished.value
+        child = _FORK.Process(target=go_on, args=(directory, 100, finished))
+        child.start()
+        while finished.value == before and child.is_alive():
+            time.sleep(0.001)
+        time.sleep(times.uniform(0.0, 0.05))
+        child.kill()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        look(directory, finished.value, expected)
     return kills
 
 
