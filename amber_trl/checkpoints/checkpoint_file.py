@@ -41,7 +41,7 @@ class CheckpointError(RuntimeError):
 class Header:
     """The first line of a checkpoint."""
 
-    format: int = FORMAT
+    format: int
     frames: int
     score: float | None  # None: never the best
     created: str  # in UTC, ISO 8601
@@ -76,7 +76,7 @@ def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
     """Writes a checkpoint so that it is at ``path`` whole or not at all, replacing one there."""
     with content.getbuffer() as buffer:
         sha256 = hashlib.sha256(buffer).hexdigest()
-        complete = Header(**header, size=len(buffer), sha256=sha256)
+        complete = Header(format=FORMAT, **header, size=len(buffer), sha256=sha256)
         line = json.dumps(asdict(complete), allow_nan=False).encode() + b"\n"
         needed, free = len(buffer) + _MARGIN, shutil.disk_usage(path.parent).free
         if free < needed:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 
+import amber_trl
 from amber_trl.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -59,19 +60,22 @@ def test_nothing_to_restore(tmp_path: Path) -> None:
         verify_run(tmp_path)
 
 
-def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
-    _save_all(tmp_path, 1.0, 5.0, 2.0, math.nan, None, 3.0)
-    assert _names(tmp_path) == ["000000000010", "000000000040", "000000000050"]
-    assert best_checkpoint(tmp_path) == tmp_path / "000000000010.ckpt"
+@pytest.mark.parametrize(
+    ("scores", "kept", "best"),
+    [
+        ([1.0, 5.0, 2.0, math.nan, None, 3.0], [10, 40, 50], 10),
+        ([5.0, 5.0, 1.0, 1.0], [10, 20, 30], 10),  # of equals, the newest
+        ([math.inf, math.nan, None, -math.inf], [20, 30], None),
+    ],
+)
+def test_the_last_two_and_the_best_are_kept(
+    tmp_path: Path, scores: list[float | None], kept: list[int], best: int | None
+) -> None:
+    _save_all(tmp_path, *scores)
+    assert [int(name) for name in _names(tmp_path)] == kept
+    found = best_checkpoint(tmp_path)
+    assert best == (found and int(found.stem))
     assert sorted(tmp_path.iterdir()) == list_checkpoints(tmp_path)
-
-
-def test_of_equal_scores_the_newest_is_best_and_none_is_never(tmp_path: Path) -> None:
-    _save_all(tmp_path / "equal", 5.0, 5.0, 1.0, 1.0)
-    assert _names(tmp_path / "equal") == ["000000000010", "000000000020", "000000000030"]
-    _save_all(tmp_path / "none", math.inf, math.nan, None, -math.inf)
-    assert _names(tmp_path / "none") == ["000000000020", "000000000030"]
-    assert best_checkpoint(tmp_path / "none") is None
 
 
 def test_best_is_known_to_the_next_process(tmp_path: Path) -> None:
@@ -84,24 +88,18 @@ def test_best_is_known_to_the_next_process(tmp_path: Path) -> None:
 def test_saving_at_the_same_frames_supersedes(tmp_path: Path) -> None:
     network = nn.Linear(2, 1)
     checkpoints = Checkpoints(tmp_path, {"a": network})
-    for frames in (10, 20):
+    for frames in (999_999_999_999, 1_000_000_000_000):  # the name has one digit more
         checkpoints.save(frames, score=9.0)
     nn.init.constant_(network.weight, 7.0)
-    again = checkpoints.save(20, score=1.0)
-    assert list_checkpoints(tmp_path) == [tmp_path / "000000000010.ckpt", again]
-    assert best_checkpoint(tmp_path) == tmp_path / "000000000010.ckpt"
+    again = checkpoints.save(1_000_000_000_000, score=1.0)
+    older = tmp_path / "999999999999.ckpt"
+    assert list_checkpoints(tmp_path) == [older, again]
+    assert best_checkpoint(tmp_path) == older
     nn.init.zeros_(network.weight)
     restored = checkpoints.restore()
     assert restored is not None
     assert restored.path == again
     assert network.weight.tolist() == [[7.0, 7.0]]
-
-
-def test_more_frames_than_the_name_has_digits(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)})
-    for frames in (999_999_999_999, 1_000_000_000_000):
-        checkpoints.save(frames, score=None)
-    assert _names(tmp_path) == ["999999999999", "1000000000000"]
 
 
 def test_the_first_line_describes_the_rest(tmp_path: Path) -> None:
@@ -275,3 +273,13 @@ def test_checkpoints_of_the_earlier_format_are_named_not_ignored(tmp_path: Path)
             read(tmp_path)
     with pytest.raises(CheckpointError, match="the version that wrote it"):
         Learner().checkpoints(tmp_path).restore()
+
+
+def test_a_later_format_is_named_with_the_version_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amber_trl.checkpoints.checkpoint_file.FORMAT", 3)
+    path = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}).save(1, score=None)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=f"format 3.*{amber_trl.__version__}"):
+        read_component(path, "a")
