@@ -1,1 +1,1 @@
-"""What benchmark_throughput.py measures, and how."""
+"""The programs that ``benchmark_throughput.py`` measures, and how it measures them."""

@@ -1,7 +1,7 @@
-"""Programs that take turns, each in a process of its own, on one thread.
+"""Rounds in which all programs take turns, each in a process of its own, on one thread.
 
-A program never ends by itself. After each iteration it calls ``turn(part=seconds, ...)``, which
-reports how long parts of the iteration took, and returns when the next may begin.
+A program never ends by itself. After each iteration it calls ``report(part=seconds, ...)``, which
+says how long parts of the iteration took and returns when the next iteration may begin.
 """
 
 from __future__ import annotations
@@ -30,29 +30,32 @@ class Workload:
     frames_per_batch: int
     epochs: int
     minibatch_size: int
+    compile: bool
     device: str
+    smoke: bool
 
 
-class Turn(Protocol):
-    """Reports the parts of an iteration, in seconds, and waits for the next."""
+class Report(Protocol):
+    """Ends an iteration: takes the seconds of its parts and waits until the next may begin."""
 
     def __call__(self, **parts: float) -> None:
-        """Ends one iteration, and begins the next; raises ``Finished`` where there is none."""
+        """Raises ``Finished`` if there is no next iteration."""
 
 
-Program = Callable[[Workload, Turn], None]
+Program = Callable[[Workload, Report], None]
 Programs = dict[str, tuple[Program, int]]
-"""By name, each with the number of its iterations before the first that counts."""
+"""Programs by name, each with the number of iterations before the first that counts."""
 Samples = dict[str, list[dict[str, float]]]
-"""By name: for every round the seconds of the iteration (whole, and parts), and peak bytes."""
+"""By program, for every round: the seconds of the iteration (``whole``) and of its parts, and the
+peak memory in bytes (``peak``)."""
 
 
 class Finished(Exception):  # noqa: N818
-    """Ends a program that has had its last turn."""
+    """Ends a program after its last iteration."""
 
 
 class Clock:
-    """Seconds since it was last asked."""
+    """A stopwatch."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
@@ -64,29 +67,29 @@ class Clock:
 
 
 def measure(programs: Programs, work: Workload, repeats: int, title: str) -> Samples:
-    """Has all programs take turns.
+    """Warms all programs up, then measures them in rounds: one iteration of each per round.
 
     Args:
         programs: what to measure.
         work: what an iteration has to do.
-        repeats: number of rounds that count, in each of which every program has one turn.
+        repeats: number of rounds.
         title: shown on the progress bar.
 
     Raises:
-        RuntimeError: a program failed.
+        RuntimeError: if a program fails.
     """
     workers = {name: _Worker(name, program, work) for name, (program, _) in programs.items()}
     samples: Samples = {name: [] for name in programs}
     total = sum(burn_in for _, burn_in in programs.values()) + repeats * len(programs)
     try:
-        with tqdm(total=total, desc=title, unit="turn") as bar:
+        with tqdm(total=total, desc=title, unit="iteration") as bar:
             for name, (_, burn_in) in programs.items():
                 for _ in range(burn_in):
-                    workers[name].turn()
+                    workers[name].iterate()
                     bar.update()
             for _ in range(repeats):
                 for name, worker in workers.items():
-                    samples[name].append(worker.turn())
+                    samples[name].append(worker.iterate())
                     bar.update()
     finally:
         for worker in workers.values():
@@ -95,7 +98,7 @@ def measure(programs: Programs, work: Workload, repeats: int, title: str) -> Sam
 
 
 class _Worker:
-    """A program in a process of its own, which rests except in its turn."""
+    """A program in a process of its own, which rests while the others have their turns."""
 
     def __init__(self, name: str, program: Program, work: Workload) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -106,8 +109,8 @@ class _Worker:
         self._process.start()
         theirs.close()
 
-    def turn(self) -> dict[str, float]:
-        """Runs one iteration, and says how long it took."""
+    def iterate(self) -> dict[str, float]:
+        """Runs one iteration and returns how long it and its parts took."""
         try:
             self._pipe.send(None)
             answer = self._pipe.recv()
@@ -123,8 +126,8 @@ class _Worker:
         self._process.join()
 
 
-class _Turns:
-    """The other end of the pipe."""
+class _PipedReport:
+    """The program's end of the pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -143,19 +146,14 @@ class _Turns:
         self._start = time.perf_counter()
 
 
-def settle() -> None:
-    """Makes torch use one thread, and its libraries keep quiet."""
+def _run(pipe: Connection, program: Program, work: Workload) -> None:
     torch.set_num_threads(1)
     logging.getLogger("torchrl").setLevel(logging.WARNING)
-
-
-def _run(pipe: Connection, program: Program, work: Workload) -> None:
-    settle()
-    with open(os.devnull, "w") as nowhere:  # what simulators say would break the progress bar
+    with open(os.devnull, "w") as nowhere:  # what simulators print would break the progress bar
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     try:
-        program(work, _Turns(pipe))
+        program(work, _PipedReport(pipe))
     except Finished:
         pass
     except Exception:

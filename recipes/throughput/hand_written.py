@@ -1,4 +1,4 @@
-"""The floor: the simulator alone, and PPO's update written by hand in torch."""
+"""PPO's update written by hand in torch, and the simulator alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
-from throughput.turns import Clock, Turn, Workload
+from throughput.rounds import Clock, Report, Workload
 
 CLIP_EPSILON, LEARNING_RATE, ADAM_EPS = 0.3, 3e-4, 1e-5
 MIN_VARIANCE, CLIP = 1e-2, 5.0
@@ -37,14 +37,14 @@ def random_problem(work: Workload) -> tuple[Any, Any, TensorDict]:
     return actor, value_critic(size, normalizer=normalizer), stored
 
 
-class BareUpdate:
-    """PPO's update on plain tensors, with Adam, as a careful user would write it by hand.
+class HandWrittenUpdate:
+    """PPO's update on plain tensors, as a careful user would write it.
 
     Args:
         actor: gives the first weights and the observation statistics.
         critic: gives the first weights.
         stored: the frames.
-        compile: whether to compile it, Adam included, or to use torch's fastest Adam.
+        compile: whether to compile it, Adam included. Otherwise it uses torch's fused Adam.
     """
 
     def __init__(self, actor: Any, critic: Any, stored: TensorDict, *, compile: bool) -> None:
@@ -74,7 +74,7 @@ class BareUpdate:
             self._adam.step()
 
     def act(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws actions: what an iteration's forward passes in collection cost."""
+        """Draws actions, as collection does at every step."""
         log_std, *layers = self.weights[:7]
         loc = _network(layers, self._standardised(observation))
         action = loc + log_std.exp() * torch.randn_like(loc)
@@ -116,18 +116,20 @@ def _log_prob(action: Tensor, loc: Tensor, log_std: Tensor) -> Tensor:
     return (-0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-def update(work: Workload, turn: Turn, *, compile: bool) -> None:
+def update(work: Workload, report: Report, *, compile: bool) -> None:
     """The hand-written update on stored frames, by minibatch size."""
-    step = BareUpdate(*random_problem(work), compile=compile)
+    step = HandWrittenUpdate(*random_problem(work), compile=compile)
 
     def epoch(indices: tuple[Tensor, ...]) -> None:
         for index in indices:
             step(index)
 
-    time_updates(work, turn, epoch)
+    time_updates(work, report, epoch)
 
 
-def time_updates(work: Workload, turn: Turn, epoch: Callable[[tuple[Tensor, ...]], object]) -> None:
+def time_updates(
+    work: Workload, report: Report, epoch: Callable[[tuple[Tensor, ...]], object]
+) -> None:
     """Reports the seconds of one update, by the number of batches in use."""
     clock = Clock()
     while True:
@@ -140,7 +142,7 @@ def time_updates(work: Workload, turn: Turn, epoch: Callable[[tuple[Tensor, ...]
                 epoch(indices)
             _synchronize(work)
             parts[f"update_{batches}"] = clock.lap() / sum(map(len, epochs))
-        turn(**parts)
+        report(**parts)
 
 
 def _permutation(work: Workload, batches: int) -> tuple[Tensor, ...]:
@@ -153,20 +155,23 @@ def _synchronize(work: Workload) -> None:
         torch.cuda.synchronize()
 
 
-def simulate(work: Workload, turn: Turn, *, num_envs: int) -> None:
+def simulate(work: Workload, report: Report, *, num_envs: int) -> None:
     """The simulator alone, stepped with random actions."""
     step = _stepper(work, num_envs)
     while True:
         for frame in range(work.frames_per_batch // num_envs):
             step(frame)
-        turn()
+        report()
 
 
-def floor(work: Workload, turn: Turn, *, num_envs: int, batches: int, compile: bool) -> None:
-    """The simulator alone, and the bare cost of the forward and backward passes of an iteration."""
+def train(work: Workload, report: Report, *, num_envs: int, batches: int, compile: bool) -> None:
+    """The simulator, and as many forward and backward passes and Adam steps as an iteration has.
+
+    Nothing is logged, checked or stored.
+    """
     step = _stepper(work, num_envs)
     actor, critic, stored = random_problem(work)
-    learner = BareUpdate(actor, critic, stored, compile=compile)
+    learner = HandWrittenUpdate(actor, critic, stored, compile=compile)
     observation = stored["observation"][:num_envs]
     clock = Clock()
     while True:
@@ -180,7 +185,7 @@ def floor(work: Workload, turn: Turn, *, num_envs: int, batches: int, compile: b
             for index in _permutation(work, batches):
                 learner(index)
         _synchronize(work)
-        turn(collect=collected, update=clock.lap())
+        report(collect=collected, update=clock.lap())
 
 
 def _stepper(work: Workload, num_envs: int) -> Callable[[int], None]:
@@ -191,8 +196,8 @@ def _stepper(work: Workload, num_envs: int) -> Callable[[int], None]:
         env.reset(seed=seed)
 
     def step(frame: int) -> None:
-        for lane, env in enumerate(envs):
-            _, _, terminated, truncated, _ = env.step(actions[(frame + lane) % len(actions)])
+        for i, env in enumerate(envs):
+            _, _, terminated, truncated, _ = env.step(actions[(frame + i) % len(actions)])
             if terminated or truncated:
                 env.reset()
 

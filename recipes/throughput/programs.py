@@ -1,0 +1,228 @@
+"""Programs that train, each as its users would write it.
+
+All train the paper's networks on as many frames. Stable-Baselines3 and the stock composition do less
+work than this library's recipe: they neither standardise observations nor log every iteration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import ppo_amber_mujoco as ppo
+import torch
+from ppo_amber_config import Config, EffectiveConfig, resolve
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.collectors import Collector
+from torchrl.data import (
+    Categorical,
+    LazyTensorStorage,
+    SamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+)
+from torchrl.envs import GymEnv
+from torchrl.objectives import ClipPPOLoss
+from torchrl.objectives.value import GAE
+
+from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.envs import make_env
+from amber_trl.modules import gaussian_actor, value_critic
+from amber_trl.objectives import AmberPPOLoss
+from amber_trl.runs import RunDirectory
+from amber_trl.training import UpdateStep
+from throughput import hand_written
+from throughput.rounds import Clock, Program, Report, Workload
+
+_ENDLESS = 10**9
+"""More frames than are ever collected."""
+_ITERATIONS = 1000
+"""Iterations of the recipe's run: so many that little is annealed while the first are measured."""
+
+
+def recipe_config(work: Workload, **options: Any) -> EffectiveConfig:
+    """The main recipe's configuration for this work."""
+    same = ("env_id", "frames_per_batch", "epochs", "minibatch_size", "device")
+    shared = {name: getattr(work, name) for name in same} | {"progress": False}
+    shared |= {"total_frames": _ITERATIONS * work.frames_per_batch}
+    shared |= {"compile": "on" if work.compile else "off"}
+    return resolve(Config(**shared | options))
+
+
+def check(work: Workload) -> None:
+    """Raises a ValueError if not all programs can do this work."""
+    env = make_env(work.env_id, 1, seed=0)
+    if isinstance(env.action_spec, Categorical):
+        raise ValueError(f"env_id={work.env_id!r} has discrete actions: choose another task")
+    env.close()
+
+
+class _ReportingDirectory(RunDirectory):
+    """A run directory that reports each iteration's times, and waits there for the next."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        super().__init__(path)
+        self._report = report
+        self.refresh_seconds = 0.0
+
+    def append_timing(self, values: Mapping[str, Any]) -> None:
+        super().append_timing(values)
+        collected, updated = values["collect_seconds"], values["update_seconds"]
+        refreshed, self.refresh_seconds = self.refresh_seconds, 0.0
+        self._report(collect=collected, update=updated - refreshed, refresh=refreshed)
+
+
+def this_recipe(work: Workload, report: Report, **options: Any) -> None:
+    """The main recipe as it is, its log included."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = recipe_config(work, run_dir=Path(folder, "opened"), **options)
+        config, env, opened = ppo.open_run(config)
+        opened.close()
+        directory = _ReportingDirectory(Path(folder, "reporting"), report)
+        refresh = MultiBatchReplayBuffer.refresh
+
+        def timed(replay: MultiBatchReplayBuffer) -> TensorDictBase:
+            clock = Clock()
+            ledger = refresh(replay)
+            directory.refresh_seconds += clock.lap()
+            return ledger
+
+        MultiBatchReplayBuffer.refresh = timed  # type: ignore[method-assign]  # in this process
+        ppo.learn(config, env, directory)
+
+
+def recipe(
+    setup: str, num_envs: int, num_batches: int = 8, drop_factor: float = math.inf
+) -> tuple[Program, int]:
+    """The main recipe, and the iterations that fill its batches and warm it up.
+
+    ``amber`` has all batches in use if the drop factor is infinite, and the newest alone if it is 0.
+    """
+    options: dict[str, Any] = {"setup": setup, "num_envs": num_envs}
+    if setup == "ppo":
+        return partial(this_recipe, **options), 3
+    options |= {"num_batches": num_batches, "drop_factor": drop_factor}
+    return partial(this_recipe, **options), num_batches + 2
+
+
+def stored_bytes(work: Workload, num_batches: int) -> int:
+    """Bytes that the main recipe's buffer takes to store batches."""
+    config = recipe_config(work, num_batches=num_batches)
+    env = make_env(config.env_id, config.num_envs, seed=0)
+    actor, critic, *_ = ppo.build_networks(config, env)
+    replay = ppo.build_replay(config, actor)
+    frames = config.frames_per_batch // config.num_envs
+    batch = env.rollout(frames, actor, break_when_any_done=False)
+    with torch.no_grad():
+        replay.extend(GAE(gamma=0.99, lmbda=0.95, value_network=critic)(batch))
+    env.close()
+    stored = replay.storage[:].values(include_nested=True, leaves_only=True)
+    return num_batches * sum(tensor.nbytes for tensor in stored)
+
+
+def collect(work: Workload, report: Report, *, num_envs: int, collector: str) -> None:
+    """Collection alone, by the recipe's builders."""
+    work = replace(work, compile=False)
+    config = recipe_config(work, num_envs=num_envs, collector=collector)
+    env = ppo.build_env(config)
+    actor, *_ = ppo.build_networks(config, env)
+    for _ in ppo.build_collector(config, env, actor):
+        report()
+
+
+def update(work: Workload, report: Report, *, compile: bool) -> None:
+    """The library's update step on stored frames, by minibatch size."""
+    actor, critic, stored = hand_written.random_problem(work)
+    loss = AmberPPOLoss(actor, critic, clip_epsilon=hand_written.CLIP_EPSILON, functional=False)
+    step = UpdateStep(loss, _adam(loss.parameters()), compile=compile)
+
+    def epoch(indices: tuple[Tensor, ...]) -> None:
+        age = torch.zeros(1, dtype=torch.int64)
+        replay: Any = SimpleNamespace(storage=stored, age=age, epoch=lambda: indices)
+        step.epoch(replay)
+
+    hand_written.time_updates(work, report, epoch)
+
+
+def stock_torchrl(work: Workload, report: Report) -> None:
+    """TorchRL's own parts as its tutorial composes them, with advantages computed once."""
+    env = GymEnv(work.env_id)
+    size, action_size = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
+    actor, critic = gaussian_actor(size, action_size), value_critic(size)
+    replay = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(work.frames_per_batch),
+        sampler=SamplerWithoutReplacement(),
+        batch_size=work.minibatch_size,
+    )
+    loss = ClipPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=hand_written.CLIP_EPSILON,
+        entropy_bonus=False,
+        loss_critic_type="l2",
+    )
+    adam = _adam(loss.parameters())
+    advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
+    collector = Collector(env, actor, frames_per_batch=work.frames_per_batch, total_frames=_ENDLESS)
+    clock = Clock()
+    for batch in collector:
+        collected = clock.lap()
+        replay.extend(advantage(batch))
+        for _ in range(work.epochs):
+            for minibatch in replay:
+                emitted = loss(minibatch)
+                (emitted["loss_objective"] + emitted["loss_critic"]).backward()
+                adam.step()
+                adam.zero_grad()
+        collector.update_policy_weights_()
+        report(collect=collected, update=clock.lap())
+        clock.lap()
+
+
+def stable_baselines3(work: Workload, report: Report, *, num_envs: int) -> None:
+    """Stable-Baselines3's PPO, whose gradient clipping (norm 0.5) cannot be turned off."""
+    sb3 = importlib.import_module("stable_baselines3")
+    callbacks = importlib.import_module("stable_baselines3.common.callbacks")
+    vec_env = importlib.import_module("stable_baselines3.common.vec_env")
+
+    class Reporting(callbacks.BaseCallback):  # type: ignore[name-defined]
+        def _init_callback(self) -> None:
+            self.clock, self.collected = Clock(), 0.0
+
+        def _on_rollout_start(self) -> None:
+            if self.collected:
+                report(collect=self.collected, update=self.clock.lap())
+            self.clock.lap()
+
+        def _on_rollout_end(self) -> None:
+            self.collected = self.clock.lap()
+
+        def _on_step(self) -> bool:
+            return True
+
+    layers = [64, 64]
+    model = sb3.PPO(
+        "MlpPolicy",
+        vec_env.DummyVecEnv([lambda: gymnasium.make(work.env_id)] * num_envs),
+        n_steps=work.frames_per_batch // num_envs,
+        batch_size=work.minibatch_size,
+        n_epochs=work.epochs,
+        clip_range=hand_written.CLIP_EPSILON,
+        normalize_advantage=False,
+        policy_kwargs={"net_arch": {"pi": layers, "vf": layers}, "activation_fn": torch.nn.Tanh},
+        device="cpu",
+        seed=0,
+    )
+    model.learn(total_timesteps=_ENDLESS, callback=Reporting())
+
+
+def _adam(parameters: Any) -> torch.optim.Adam:
+    return torch.optim.Adam(parameters, lr=hand_written.LEARNING_RATE, eps=hand_written.ADAM_EPS)
