@@ -15,6 +15,7 @@ Networks: two hidden layers of 64, tanh.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ import tyro
 from ranges import Range, check_fields
 from throughput import hand_written, programs
 from throughput.limits import limits
-from throughput.rounds import Programs, Workload, measure
+from throughput.rounds import Programs, Workload, measure, settle
 from throughput.tables import Results, column, machine, median, rate, ratio, spread, version
 
 Part = Literal["loop", "collector", "update", "limits"]
@@ -152,7 +153,8 @@ _PARTS: dict[Part, Callable[[Workload, int, Results], None]] = {
 def run(config: Config) -> Results:
     """Measures what is asked for."""
     check_fields(config)
-    work, results, before = workload(config), Results(), machine()
+    settle()
+    work, results, load = workload(config), Results(), os.getloadavg()[0]
     programs.check(work)
     repeats = config.repeats or (1 if config.smoke else 10)
     for name in sorted(config.parts, key=list(_PARTS).index):
@@ -161,11 +163,10 @@ def run(config: Config) -> Results:
         f"{work.env_id}, N = {work.frames_per_batch}, epochs: {work.epochs}, minibatches of "
         f"{work.minibatch_size} frames per batch in use, one thread, networks on {work.device}; "
         f"medians (and quartiles) of rounds: {repeats}.\n",
-        f"{before['processor']}, {before['system']}, load {before['load']} to "
-        f"{machine()['load']}; {before['versions']}.\n",
+        f"{machine()}; load {load:.1f} to {os.getloadavg()[0]:.1f}.\n",
     ]
     if config.json is not None:
-        found = {"workload": asdict(work), "machine": before, "samples": results.samples}
+        found = {"workload": asdict(work), "machine": machine(), "samples": results.samples}
         config.json.write_text(json.dumps(found))
     return results
 

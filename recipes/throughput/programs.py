@@ -75,9 +75,10 @@ class _ReportingDirectory(RunDirectory):
 
     def append_timing(self, values: Mapping[str, Any]) -> None:
         super().append_timing(values)
-        collected, updated = values["collect_seconds"], values["update_seconds"]
-        refreshed, self.refresh_seconds = self.refresh_seconds, 0.0
-        self._report(collect=collected, update=updated - refreshed, refresh=refreshed)
+        collected, refreshed = values["collect_seconds"], self.refresh_seconds
+        learned = sum(values.get(f"{lap}_seconds", 0.0) for lap in ("prepare", "refresh", "update"))
+        self.refresh_seconds = 0.0
+        self._report(collect=collected, update=learned - refreshed, refresh=refreshed)
 
 
 def this_recipe(work: Workload, report: Report, **options: Any) -> None:
@@ -95,7 +96,7 @@ def this_recipe(work: Workload, report: Report, **options: Any) -> None:
             directory.refresh_seconds += clock.lap()
             return ledger
 
-        MultiBatchReplayBuffer.refresh = timed  # type: ignore[method-assign]  # in this process
+        MultiBatchReplayBuffer.refresh = timed  # type: ignore[assignment, method-assign]  # in this process
         ppo.learn(config, env, directory)
 
 
@@ -134,7 +135,7 @@ def collect(work: Workload, report: Report, *, num_envs: int, collector: str) ->
     config = recipe_config(work, num_envs=num_envs, collector=collector)
     env = ppo.build_env(config)
     actor, *_ = ppo.build_networks(config, env)
-    for _ in ppo.build_collector(config, env, actor):
+    for _ in ppo.build_collector(config, env, actor, config.total_frames):
         report()
 
 

@@ -146,9 +146,14 @@ class _PipedReport:
         self._start = time.perf_counter()
 
 
-def _run(pipe: Connection, program: Program, work: Workload) -> None:
+def settle() -> None:
+    """Makes torch use one thread, and TorchRL say nothing but warnings."""
     torch.set_num_threads(1)
     logging.getLogger("torchrl").setLevel(logging.WARNING)
+
+
+def _run(pipe: Connection, program: Program, work: Workload) -> None:
+    settle()
     with open(os.devnull, "w") as nowhere:  # what simulators print would break the progress bar
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         os.dup2(nowhere.fileno(), sys.stderr.fileno())

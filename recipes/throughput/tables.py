@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
+from amber_trl import _provenance
 from throughput.rounds import Samples
-
-_PACKAGES = ("amber_trl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "numpy")
-_PACKAGES += ("stable_baselines3",)
 
 
 @dataclass
@@ -69,15 +65,10 @@ def version(package: str) -> str | None:
         return None
 
 
-def machine() -> dict[str, str]:
-    """Processor, cores and load, and the versions that matter."""
-    processor = platform.processor() or platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        processor = lines[0].partition(": ")[2] if lines else processor
-    return {
-        "processor": f"{processor}, {os.cpu_count()} cores",
-        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "load": f"{os.getloadavg()[0]:.1f}",
-        "versions": ", ".join(f"{name} {version(name) or 'missing'}" for name in _PACKAGES),
-    }
+def machine() -> str:
+    """Processor and versions, in words."""
+    found = _provenance.machine()
+    versions = _provenance.package_versions()
+    versions |= {"stable_baselines3": version("stable_baselines3") or "missing"}
+    described = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return f"{found['processor']}, {os.cpu_count()} cores, {found['system']}; {described}"
