@@ -74,7 +74,7 @@ def mean_abs_deviation(log_ratio: Tensor, dim: int = -1) -> Tensor:
         tensor(0.8333)
     """
     _check_log_ratio(log_ratio, dim)
-    return torch.expm1(log_ratio).abs().mean(dim)
+    return torch.expm1(log_ratio).abs().mean(dim)  # mean |exp(x) - 1|
 
 
 def per_dimension_deviation(log_ratio: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
         tensor(0.6585)
     """
     _check_log_ratio(log_ratio, dim)
-    relative = (log_ratio - log_ratio.amax(dim, keepdim=True)).exp()
+    relative = (log_ratio - log_ratio.amax(dim, keepdim=True)).exp()  # at most 1
     share = relative.mean(dim).square() / relative.square().mean(dim)
     return share.clamp(max=1)
 
@@ -201,7 +201,7 @@ def check_drop_factor(drop_factor: float) -> float:
         The same number.
 
     Raises:
-        ValueError: if it is negative, NaN or no number.
+        ValueError: if it is negative, NaN or not a number.
 
     Examples:
         >>> check_drop_factor(0.25)
@@ -209,7 +209,7 @@ def check_drop_factor(drop_factor: float) -> float:
     """
     if isinstance(drop_factor, bool) or not isinstance(drop_factor, Real):
         raise ValueError(
-            f"drop_factor={drop_factor!r} is no number: give one in [0, inf], inf keeping all"
+            f"drop_factor={drop_factor!r} is not a number: give one in [0, inf], inf keeping all"
         )
     if not drop_factor >= 0:
         raise ValueError(
@@ -239,9 +239,9 @@ def linear_anneal(initial: float, frames: int, total_frames: int) -> float:
         >>> linear_anneal(0.4, 250_000, 1_000_000)
         0.30000000000000004
     """
-    if total_frames < 1:
+    if not total_frames >= 1:  # NaN included
         raise ValueError(f"total_frames={total_frames} is out of range: give at least 1")
-    if frames < 0:
+    if not frames >= 0:
         raise ValueError(f"frames={frames} is out of range: give the frames collected, at least 0")
     if math.isinf(initial):
         return initial

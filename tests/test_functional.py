@@ -296,5 +296,9 @@ def test_anneal_falls_and_stays_in_range(
 def test_anneal_refuses_what_is_out_of_range() -> None:
     with pytest.raises(ValueError, match="total_frames=0"):
         linear_anneal(1.0, 0, 0)
-    with pytest.raises(ValueError, match="frames=-1"):
-        linear_anneal(1.0, -1, 10)
+    nan: Any = NAN
+    for frames in (-1, nan):
+        with pytest.raises(ValueError, match=f"frames={frames}"):
+            linear_anneal(1.0, frames, 10)
+    with pytest.raises(ValueError, match="total_frames=nan"):
+        linear_anneal(1.0, 0, nan)

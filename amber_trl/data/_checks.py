@@ -107,6 +107,12 @@ def storage_device(storage: Storage) -> torch.device:
     return torch.device("cpu" if device in (None, "auto") else device)
 
 
+def check_tensordict(batch: object) -> None:
+    """Raise ``TypeError`` unless this is a TensorDict."""
+    if not isinstance(batch, TensorDictBase):
+        raise TypeError(f"batch of type {type(batch).__name__}: give a TensorDict")
+
+
 def check_one_writer(batch: TensorDictBase, frames_per_batch: int) -> None:
     """Raise if this is the single time step that a multi-process collector tries a buffer with."""
     if batch.shape[-1:] == (1,) and batch.numel() != frames_per_batch:
@@ -118,8 +124,7 @@ def check_one_writer(batch: TensorDictBase, frames_per_batch: int) -> None:
 
 def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
     """Raise unless this is a TensorDict of ``[frames_per_batch]`` frames with some key."""
-    if not isinstance(frames, TensorDictBase):
-        raise TypeError(f"batch of type {type(frames).__name__}: give a TensorDict")
+    check_tensordict(frames)
     if frames.ndim != 1:
         raise ValueError(
             f"batch of shape {tuple(frames.shape)}: give [frames], or [environments, time] to a "

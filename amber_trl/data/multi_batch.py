@@ -24,6 +24,7 @@ from amber_trl.data._checks import (
     check_finite_frames,
     check_layout,
     check_one_writer,
+    check_tensordict,
     make_generator,
     make_sampler,
     make_storage,
@@ -174,15 +175,15 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             KeyError: if a key is missing, or one is there that earlier batches did not have.
                 Whatever is raised, the buffer is as it was.
         """
-        frames = tensordict
+        check_tensordict(tensordict)
+        batch = tensordict
         if len(self._transform):  # before time is flattened away, as an inverse may need it
-            frames = self._transform.inv(tensordict.clone(False))
-        if isinstance(frames, TensorDictBase) and frames.ndim > 0:
-            check_one_writer(frames, self.frames_per_batch)
-            frames = frames.reshape(-1) if frames.ndim > 1 else frames
+            batch = self._transform.inv(tensordict.clone(False))
+        check_one_writer(batch, self.frames_per_batch)
+        frames = batch.reshape(-1) if batch.ndim > 1 else batch
         check_batch(frames, self.frames_per_batch)
         if isinstance(self._sampler, MultiBatchSampler):
-            self._sampler.check_shape(tensordict.shape)
+            self._sampler.check_shape(batch.shape)
         if self.check_finite:
             check_finite_frames(frames)
         if self.keys is not None:
@@ -192,11 +193,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         # Detached, since a storage would keep every graph ever written into it. Not by
         # TensorDictReplayBuffer.extend, which would apply the inverse transforms again.
         index = self._extend(frames.detach())
-        if (
-            update_priority is not False
-            and (rank := frames.get(self.priority_key, None)) is not None
-        ):
-            self.update_priority(index, rank)
+        priority = frames.get(self.priority_key, None)
+        if priority is not None and update_priority is not False:
+            self.update_priority(index, priority)
         self._end_epoch()
         self._needs_refresh = self.staleness is not None
         return index

@@ -220,7 +220,7 @@ class MultiBatchSampler(Sampler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; the epoch goes on where it was.
+        """Restore :meth:`state_dict`; the epoch continues where it was.
 
         Raises:
             ValueError: if the state is of a sampler of another class or with other arguments.

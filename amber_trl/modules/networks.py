@@ -60,7 +60,7 @@ def gaussian_actor(
         A ``torchrl.modules.ProbabilisticActor`` over ``IndependentNormal``.
 
     Raises:
-        TypeError: a size is no integer, ``dtype`` is not floating, or ``normalizer`` is no
+        TypeError: a size is not an integer, ``dtype`` is not floating, or ``normalizer`` is not an
             :class:`ObservationNormalizer`.
         ValueError: a size is below 1, or the normaliser's size, dtype or device is another one.
 
@@ -127,8 +127,7 @@ def categorical_actor(
         A ``torchrl.modules.ProbabilisticActor`` over ``Categorical`` or ``OneHotCategorical``.
 
     Raises:
-        TypeError: as in :func:`gaussian_actor`.
-        ValueError: as in :func:`gaussian_actor`.
+        TypeError, ValueError: as in :func:`gaussian_actor`.
 
     Example:
         >>> import torch
@@ -181,8 +180,7 @@ def value_critic(
         A ``torchrl.modules.ValueOperator``.
 
     Raises:
-        TypeError: as in :func:`gaussian_actor`.
-        ValueError: as in :func:`gaussian_actor`.
+        TypeError, ValueError: as in :func:`gaussian_actor`.
 
     Example:
         >>> import torch
@@ -285,22 +283,14 @@ def _follow(
             f"observation_size={observation_size} given with a normalizer of size "
             f"{normalizer.size}: they must be equal"
         )
-    if dtype not in (None, normalizer.dtype):
-        raise ValueError(
-            f"dtype={dtype} given with a normalizer of dtype {normalizer.dtype}: build it with "
-            f"ObservationNormalizer({observation_size}, dtype={dtype})"
-        )
     here = normalizer.mean.device
-    if device is not None and not _same_device(torch.device(device), here):
+    same_device = device is None or torch.empty(0, device=device).device == here
+    if dtype not in (None, normalizer.dtype) or not same_device:
         raise ValueError(
-            f"device={device} given with a normalizer on {here}: build it with "
-            f"ObservationNormalizer({observation_size}, device={str(device)!r})"
+            f"dtype={dtype} and device={device} given with a normalizer of dtype "
+            f"{normalizer.dtype} on {here}: leave them out, or build the normalizer with them"
         )
     return normalizer.dtype, here
-
-
-def _same_device(asked: torch.device, actual: torch.device) -> bool:
-    return asked.type == actual.type and asked.index in (None, actual.index)
 
 
 def _sampling(action_key: NestedKey, log_prob_key: NestedKey | None) -> dict[str, Any]:

@@ -287,12 +287,12 @@ def test_refuses_other_observations(name: str, with_normalizer: bool) -> None:
         (
             {"normalizer": ObservationNormalizer(3), "dtype": torch.float64},
             ValueError,
-            "dtype=torch.float64 given with a normalizer of dtype torch.float32",
+            "dtype=torch.float64",
         ),
         (
             {"normalizer": ObservationNormalizer(3), "device": "meta"},
             ValueError,
-            "device=meta given with a normalizer on cpu",
+            "device=meta",
         ),
     ],
 )
