@@ -70,7 +70,8 @@ def build_networks(
     """Actor and critic, the normaliser that both hold, and the arguments that made the actor."""
     size = env.observation_spec["observation"].shape[-1]
     arguments = {"observation_size": size, "hidden_sizes": list(config.hidden_sizes)}
-    normalizer = ObservationNormalizer(size, device=config.device)
+    prior = 0.01 if config.protocol == "paper" else 0.0  # frames, as in the paper's code base
+    normalizer = ObservationNormalizer(size, initial_count=prior, device=config.device)
     if isinstance(env.action_spec, Categorical):
         arguments["num_actions"] = int(env.action_spec.space.n)
         actor = categorical_actor(**arguments, normalizer=normalizer)
