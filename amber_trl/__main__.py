@@ -17,36 +17,19 @@ app = SubcommandApp()
 
 
 @app.command
-def plot(runs: Positional[tuple[Path, ...]], *, out: Path, partial: bool = False) -> str:
-    """Draw the figures that the given training runs allow.
+def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
+    """Draw the learning curves of training runs, their batches in use and the staleness of these.
+
+    Runs that differ in any option are shown as setups of their own; runs that differ only in their
+    seed are averaged. Unfinished runs are drawn as far as they have come. Needs the extra study.
 
     Args:
-        runs: directories of finished runs, or folders that hold some; at least one. One in progress
-            can be watched if it trains with --tensorboard.
-        out: folder for the figures, one PNG each; made if it is not there.
-        partial: leave out unfinished runs, and seeds that not every setup of a comparison has,
-            instead of refusing them.
+        runs: run directories, or folders or zip archives that hold some; at least one.
+        out: folder for the figures, which are PNG files; made if it is not there.
     """
     from amber_trl.evaluation import plot_runs
 
-    written = plot_runs(runs, out, partial=partial)
-    return "\n".join(str(path) for path in written)
-
-
-@app.command
-def report(study: Positional[Path], *, out: Path, partial: bool = False) -> str:
-    """Write the page of results of a study: results.md, its tables as CSV and its figures.
-
-    Args:
-        study: folder that holds the run directories, at any depth. The text of a notes.md in it
-            goes to the top of the page.
-        out: folder for results.md, tables/ and figures/; made if it is not there.
-        partial: leave out unfinished runs, and seeds that not every setup of a comparison has,
-            instead of refusing them; the page then lists them.
-    """
-    from amber_trl.evaluation import write_report
-
-    return str(write_report(study, out, partial=partial))
+    return "\n".join(str(path) for path in plot_runs(runs, out))
 
 
 @app.command

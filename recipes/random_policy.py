@@ -1,6 +1,6 @@
 """Measure what a random policy returns on the study's tasks, for the reference constants.
 
-    python recipes/random_policy.py --out amber_trl/evaluation/data/references.csv
+    python recipes/random_policy.py --out recipes/study/data/references.csv
 
 Actions are drawn uniformly from the action space, by Gymnasium's own sampler. The table gets the
 mean return with its standard error, beside the paper's final score of PPO, and says where both
@@ -21,10 +21,10 @@ import gymnasium
 import numpy as np
 import tyro
 from ranges import Range, check_fields
+from study.references import paper_task_scores
 from tqdm import tqdm
 
 from amber_trl.envs import TASKS
-from amber_trl.evaluation import paper_task_scores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Setups get the names that the study's directories have, from configurations alone."""
 
 import pytest
+from study.setups import Setup, pairs, swept
 
-from amber_trl.evaluation import Setup
-from tests.evaluation.runs import SETUPS
+from tests.recipes.study.runs import SETUPS
 
 
 def from_config(setup: str, **changed: object) -> Setup:
@@ -51,15 +51,38 @@ def test_what_an_ablation_is_of() -> None:
 
 
 def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(ValueError, match="setup='trpo'"):
+    with pytest.raises(ValueError, match="setup"):
         Setup.from_config({"setup": "trpo"})
 
 
-def test_a_drop_factor_of_what_drops_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"drop_factor=0\.3 with setup='ppo'"):
-        from_config("ppo", drop_factor=0.3)
+def test_pairs_are_those_that_a_reader_asks_for() -> None:
+    setups = [
+        from_config("ppo"),
+        from_config("amber"),
+        from_config("mber"),
+        from_config("mber", minibatches="episodic"),
+        from_config("ppo", clip_epsilon=0.4),
+        from_config("mber", clip_epsilon=0.2),
+        from_config("mber", clip_epsilon=0.2, scale_minibatch=False),
+        from_config("ppo", learning_rate=4e-5),
+        from_config("amber", learning_rate=4e-5),
+    ]
+    assert set(pairs({setup.name: setup for setup in setups})) == {
+        ("amber", "ppo"),
+        ("amber", "ppo_clip0.4"),
+        ("ppo_clip0.4", "ppo"),
+        ("mber_l2", "ppo"),
+        ("mber_l2", "mber_l2_episodic"),
+        ("mber_l2_clip0.2", "mber_l2_clip0.2_m64"),
+        ("ppo_lr4e-5", "ppo"),
+        ("amber_lr4e-5", "amber"),
+        ("amber_lr4e-5", "ppo_lr4e-5"),
+    }
 
 
-def test_amber_without_a_drop_factor_is_refused() -> None:
-    with pytest.raises(ValueError, match='drop_factor=null with setup="amber"'):
-        from_config("amber", drop_factor=None)
+def test_a_sweep_is_in_the_order_of_its_parameter() -> None:
+    clips = [from_config("ppo", clip_epsilon=clip) for clip in (0.3, 0.7, 0.2)]
+    setups = {setup.name: setup for setup in [*clips, from_config("amber")]}
+    assert swept(list(setups), setups, "clip_epsilon") == {
+        "ppo": ["ppo_clip0.2", "ppo", "ppo_clip0.7"]
+    }

@@ -1,4 +1,4 @@
-"""The page of results, protocol by protocol, as Markdown."""
+"""The text of the page of results: what was run, scores, and what the runs allow to conclude."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from amber_trl.evaluation.setups import Setup
-from amber_trl.evaluation.study import Selection, Study
-from amber_trl.evaluation.tables import (
+from study.read import Selection, Study
+from study.setups import Setup, main_setups, pairs
+from study.tables import (
     METRICS,
     aggregate_table,
     average_normalized_score_table,
     improvement_table,
-    markdown,
     reuse_table,
     score_table,
     tasks_apart,
@@ -25,47 +24,74 @@ Tables = dict[str, pd.DataFrame]
 
 _FEW = 5  # seeds below which an interval is only a range
 _MEANING = {
-    "final": "Final score: mean return of the last 100 training episodes.",
-    "speed": "Speed score: average over training of the mean return of the last 100 episodes.",
+    "final": "The final score is the mean return of the last 100 training episodes.",
+    "speed": (
+        "The speed score is the average over training of the mean return of the last 100 episodes."
+    ),
 }
+
+
+def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
+    """All that a page says about a protocol, as Markdown; its tables are added to ``tables``."""
+    setups = study.setups_of(protocol)
+    yield from what_was_run(study, protocol)
+    each = [one for name in setups if (one := study.select(protocol, [name])) is not None]
+    yield from scores(each, setups, tables)
+    if not study.departures(protocol):
+        yield from agreement(tables)
+    yield from reuse(study, protocol, tables)
+    names = main_setups(setups)
+    if (main := study.select(protocol, names)) is None:
+        yield f"No comparison: no task and seed is common to all of {', '.join(names)}."
+    else:
+        yield from aggregates(main, tables)
+    for better, than in pairs(setups):
+        if (pair := study.select(protocol, [better, than])) is not None:
+            yield f"### `{better}` against `{than}`"
+            yield from _left_out(pair)
+            yield from improvement(pair, setups, better, than, tables)
+    runs = study.runs[study.runs["protocol"] == protocol]
+    tasks = set(main.tasks) if main else set()
+    whole = [name for name in setups if tasks <= set(runs.loc[runs["setup"] == name, "task"])]
+    if main and len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
+        yield from average_normalized(all_setups, setups, tables)
 
 
 def what_was_run(study: Study, protocol: str) -> Iterator[str]:
     """Settings, versions, and the seeds of each task and setup."""
     settings, versions = study.settings[protocol], study.versions[protocol]
-    environments = settings["num_envs"]
+    count = settings["num_envs"]
     yield (
-        f"{environments} environment{'s' if environments > 1 else ''}, time limits "
+        f"{count} environment{'s' if count > 1 else ''}, time limits "
         f"{'terminal' if settings['time_limits'] == 'terminal' else 'bootstrapped'}, "
         f"{settings['total_frames']:,} frames in batches of {settings['frames_per_batch']:,}. "
         "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + "."
     )
     if departures := study.departures(protocol):
         yield (
-            f"These are not the paper's experiments: {', '.join(departures)}. Its numbers stand "
-            "beside for orientation only."
+            f"These settings differ from the paper's: {', '.join(departures)}. Its numbers are shown "
+            "for orientation only."
         )
     runs = study.runs[study.runs["protocol"] == protocol]
-    setups = study.setups_of(protocol)
     rows = []
     for task, own in runs.groupby("task"):
-        seeds = {s: own.loc[own["setup"] == s, "seed"].tolist() for s in setups}
+        seeds = {s: own.loc[own["setup"] == s, "seed"].tolist() for s in study.setups_of(protocol)}
         rows.append({"task": task} | {s: _ranges(found) for s, found in seeds.items()})
     yield f"Seeds of the {len(runs)} runs:"
     yield markdown(pd.DataFrame(rows))
     if len(other := runs[runs["exactness"] == "approximate"]):
         names = (f"{run.setup} on {run.task}, seed {run.seed}" for run in other.itertuples())
-        yield f"Resumed, or made, otherwise than to the bit: {'; '.join(names)}."
+        yield f"These runs were resumed, and not bit for bit: {'; '.join(names)}."
     if len(other := runs[runs["exactness"] == "not recorded"]):
         yield (
-            f"Of {len(other)} runs, made before this was recorded, it is not known whether they were "
-            "ever resumed: those with `not recorded` in `tables/runs.csv`."
+            f"{len(other)} runs were made before resuming was recorded, so it is not known whether "
+            "they were resumed: those with `not recorded` in `tables/runs.csv`."
         )
     yield (
-        "Of few seeds the intervals of a single task are nominal: of Gaussian scores they hold the "
-        "mean in 75 % of cases with three seeds, 87 % with four, 92 % with five and 95 % with ten, "
-        "and in fewer where some seeds learn a task and others do not. Take those of fewer than "
-        f"{_FEW} seeds as ranges."
+        "The interval of a single task is nominal if seeds are few. With Gaussian scores it covers the "
+        "mean in 75 % of cases with three seeds, 87 % with four, 92 % with five and 95 % with ten; it "
+        "covers it less often if some seeds learn a task and others do not. Read intervals of fewer "
+        f"than {_FEW} seeds as ranges."
     )
 
 
@@ -101,14 +127,14 @@ def agreement(tables: Tables) -> Iterator[str]:
         cells += table[enough].to_dict("records")
     yield "### Agreement with the paper"
     if not cells:
-        yield f"There is no score that the paper has and of which there are {_FEW} seeds or more."
+        yield f"No score that the paper has was measured with {_FEW} seeds or more."
         return
     apart = [c for c in cells if c["difference_low"] > 0 or c["difference_high"] < 0]
     yield (
-        f"Of {len(cells)} mean scores of {_FEW} seeds or more that the paper has too, {len(apart)} "
-        "differ from the paper's: Welch's 95 % interval of the difference leaves out 0. By chance alone that happens to one "
-        "in twenty. The interval takes scores as Gaussian: where some seeds learn a task and "
-        "others do not, it is too sure."
+        f"{len(cells)} mean scores of {_FEW} seeds or more can be compared with the paper's. "
+        f"{len(apart)} differ: Welch's 95 % interval of the difference leaves out 0, which happens by "
+        "chance to one in twenty. The interval takes scores as Gaussian, so it is too sure if some "
+        "seeds learn a task and others do not."
     )
     if apart:
         rows = [
@@ -125,6 +151,59 @@ def agreement(tables: Tables) -> Iterator[str]:
             for cell in apart
         ]
         yield markdown(pd.DataFrame(rows))
+
+
+def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
+    """How much the setups that drop batches used older ones."""
+    table = reuse_table(study, protocol)
+    if table.empty:
+        return
+    tables["batches-in-use"] = table
+    yield "### Batches in use"
+    yield (
+        "The number of batches in use (mean over training and seeds), the share of iterations with "
+        "more than one, and the last frame at which any seed used more than one. After that frame a "
+        "setup learns from the newest batch alone, as PPO with its clip range would."
+    )
+    rows = [
+        {
+            "task": cell["task"],
+            "setup": cell["setup"],
+            "batches": _number(cell["active_batches"], 2),
+            "share": f"{100 * cell['share']:.0f} %",
+            "last frame": f"{cell['last_frame']:,.0f}",
+        }
+        for cell in table.to_dict("records")
+    ]
+    yield markdown(pd.DataFrame(rows))
+
+
+def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
+    """Inter-quartile means of normalised scores, and the tasks that are left out."""
+    yield "### Over all tasks"
+    rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
+    for metric in METRICS:
+        table = aggregate_table(selection, metric)
+        if len(table):
+            tables[f"{metric}-interquartile-mean"] = table
+        for cell in table.to_dict("records"):
+            rows[cell["setup"]][metric] = _interval(
+                cell["interquartile_mean"], cell["low"], cell["high"], 2
+            )
+    apart = tasks_apart(selection.tasks)
+    inside = [task for task in selection.tasks if task not in apart]
+    if inside:
+        yield (
+            "Inter-quartile mean over tasks and seeds of normalised scores: 0 is a random policy, "
+            f"1 the paper's final score of PPO. Tasks: {', '.join(inside)}."
+        )
+        yield markdown(pd.DataFrame(list(rows.values())))
+        seeds = selection.runs[selection.runs["task"].isin(inside)].groupby("task").size()
+        if seeds.nunique() > 1:
+            yield "Every run counts alike, so tasks with more seeds weigh more."
+    for task, reason in apart.items():
+        yield f"Without {task}: {reason}."
+    yield from _left_out(selection)
 
 
 def improvement(
@@ -150,102 +229,40 @@ def improvement(
 
 
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
-    """What an improvement table allows to conclude, in words.
-
-    Examples:
-        >>> import pandas as pd
-        >>> from amber_trl.evaluation.sections import conclusion
-        >>> row = {"task": "all tasks", "seeds": 5, "probability": 0.6}
-        >>> row |= {"probability_low": 0.4, "probability_high": 0.8, "low": 0.0, "high": 0.0}
-        >>> conclusion(pd.DataFrame([row]), "amber", "ppo", "final")[:61]
-        'Averaged over tasks, a run of `amber` has the higher final sc'
-    """
+    """What an improvement table allows to conclude, in words."""
     together = table["task"] == "all tasks"
-    sentences = [_over_tasks(row, better, than, metric) for _, row in table[together].iterrows()]
+    sentences = [_over_tasks(row, better, than, metric) for row in _rows(table[together])]
     enough = table[~together & (table["seeds"] >= _FEW)]
     if len(enough):
         gains = enough.loc[enough["low"] > 0, "task"].tolist()
         losses = enough.loc[enough["high"] < 0, "task"].tolist()
         sentences.append(
-            f"On single tasks of {_FEW} seeds or more the interval of the difference puts "
-            f"`{better}` above on {_list(gains)} and below on {_list(losses)}; by chance alone, "
-            "with five Gaussian seeds each, it does so on one task in seventeen where both spread "
-            "alike and on one in ten where they do not, and oftener where some seeds learn and "
-            "others do not."
+            f"On single tasks of {_FEW} seeds or more, the interval of the difference puts `{better}` "
+            f"above on {_list(gains)} and below on {_list(losses)}. By chance, with five Gaussian "
+            "seeds each, this happens on one task in seventeen if both spread alike, on one in ten if "
+            "they do not, and more often if some seeds learn and others do not."
         )
     elif not sentences:
         sentences.append(f"Fewer than {_FEW} seeds allow no conclusion.")
     return " ".join(sentences)
 
 
-def _over_tasks(whole: pd.Series[Any], better: str, than: str, metric: str) -> str:
+def _over_tasks(whole: Mapping[str, Any], better: str, than: str, metric: str) -> str:
     low, high = whole["probability_low"], whole["probability_high"]
     if whole["seeds"] < _FEW:
-        verdict = f"fewer than {_FEW} seeds allow no conclusion"
+        verdict = f"Fewer than {_FEW} seeds allow no conclusion."
     elif low > 0.5:
-        verdict = f"the interval is above one half: `{better}` is better on these tasks"
+        verdict = f"The interval is above one half: `{better}` is better on these tasks."
     elif high < 0.5:
-        verdict = f"the interval is below one half: `{than}` is better on these tasks"
+        verdict = f"The interval is below one half: `{than}` is better on these tasks."
     elif math.isnan(low):
-        verdict = "no resampling of the seeds changes it, so it has no interval"
+        verdict = "No resampling of the seeds changes it, so it has no interval."
     else:
-        verdict = "the interval contains one half: these runs do not say which is better"
+        verdict = "The interval contains one half: these runs do not show which is better."
     return (
         f"Averaged over tasks, a run of `{better}` has the higher {metric} score with probability "
-        f"{_interval(whole['probability'], low, high, 2)}; {verdict}."
+        f"{_interval(whole['probability'], low, high, 2)}. {verdict}"
     )
-
-
-def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
-    """How much was used of older batches by the setups that drop them."""
-    table = reuse_table(study, protocol)
-    if table.empty:
-        return
-    tables["batches-in-use"] = table
-    yield "### Batches in use"
-    yield (
-        "Mean over training and seeds of the number of batches in use, the share of iterations "
-        "with more than one, and the frame of the last of these in any seed. After that frame a "
-        "setup learns from the newest batch alone, as PPO with its clip range would."
-    )
-    rows = [
-        {
-            "task": cell["task"],
-            "setup": cell["setup"],
-            "batches": _number(cell["active_batches"], 2),
-            "share": f"{100 * cell['share']:.0f} %",
-            "last frame": f"{cell['last_frame']:,.0f}",
-        }
-        for cell in table.to_dict("records")
-    ]
-    yield markdown(pd.DataFrame(rows))
-
-
-def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
-    """Inter-quartile means of normalised scores, and the tasks that stay out."""
-    yield "### Over all tasks"
-    rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
-    for metric in METRICS:
-        table = aggregate_table(selection, metric)
-        if len(table):
-            tables[f"{metric}-interquartile-mean"] = table
-        for cell in table.to_dict("records"):
-            rows[cell["setup"]][metric] = _interval(
-                cell["interquartile_mean"], cell["low"], cell["high"], 2
-            )
-    apart = tasks_apart(selection.tasks)
-    inside = [task for task in selection.tasks if task not in apart]
-    if inside:
-        yield (
-            "Inter-quartile mean over tasks and seeds of normalised scores: 0 is a random policy, "
-            f"1 the paper's final score of PPO. Tasks: {', '.join(inside)}."
-        )
-        yield markdown(pd.DataFrame(list(rows.values())))
-        seeds = selection.runs[selection.runs["task"].isin(inside)].groupby("task").size()
-        if seeds.nunique() > 1:
-            yield "Every run counts alike, so tasks with more seeds weigh more."
-    for task, reason in apart.items():
-        yield f"Without {task}: {reason}."
 
 
 def average_normalized(
@@ -267,6 +284,23 @@ def average_normalized(
             row[metric] = _interval(cell["score"], cell["low"], cell["high"], 2)
             row[f"{metric}, paper"] = _number(cell["paper_score"], 2)
     yield markdown(pd.DataFrame(list(rows.values())))
+    yield from _left_out(selection)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table as Markdown, without a last line break."""
+    lines = [list(table.columns), *table.astype(object).to_numpy().tolist()]
+    rows = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+    return "\n".join([rows[0], "|" + "---|" * len(table.columns), *rows[1:]])
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return table.to_dict("records")
+
+
+def _left_out(selection: Selection) -> Iterator[str]:
+    if selection.left_out:
+        yield f"Left out: {'; '.join(selection.left_out)}."
 
 
 def _interval(value: float, low: float, high: float, decimals: int | None = None) -> str:
@@ -274,8 +308,9 @@ def _interval(value: float, low: float, high: float, decimals: int | None = None
         return "-"
     if math.isnan(low):
         return _short(value) if decimals is None else _number(value, decimals)
-    places = _decimals(high - low) if decimals is None else decimals
-    return f"{_number(value, places)} [{_number(low, places)}, {_number(high, places)}]"
+    if decimals is None:  # what an interval of this width is worth
+        decimals = 0 if high - low >= 50 else 1 if high - low >= 5 else 2
+    return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
 def _paper(cell: Mapping[str, Any]) -> str:
@@ -284,7 +319,7 @@ def _paper(cell: Mapping[str, Any]) -> str:
 
 
 def _probability(cell: Mapping[str, Any]) -> str:
-    """With its interval only over several tasks: of few seeds, a single task's says too much."""
+    """With its interval only over several tasks; a single task has too few seeds for one."""
     if cell["task"] != "all tasks":
         return _number(cell["probability"], 2)
     return _interval(cell["probability"], cell["probability_low"], cell["probability_high"], 2)
@@ -296,11 +331,6 @@ def _number(value: float, decimals: int) -> str:
 
 def _short(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
-
-
-def _decimals(width: float) -> int:
-    """Decimals that an interval of this width is worth."""
-    return 0 if width >= 50 else 1 if width >= 5 else 2
 
 
 def _ranges(seeds: list[int]) -> str:

@@ -1,0 +1,200 @@
+"""Reading what training runs have logged, finished or not."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amber_trl.runs.scores import learning_curve
+
+RunPath = Path | zipfile.Path
+"""A run directory: a folder, or one inside a zip archive."""
+
+Table = Mapping[str, NDArray[np.float64]]
+"""Columns by name; an empty cell is NaN."""
+
+NO_SETTINGS = frozenset(
+    {"env_id", "seed"}  # what a figure shows otherwise
+    | {"run_dir", "overwrite", "resume", "checkpoint_interval", "tensorboard", "progress"}
+    | {"collector", "compile", "compiled", "num_threads"}
+)
+"""Fields of ``config.json`` that do not make two runs different setups."""
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """What a training run has logged so far, as :func:`read_run` reads it.
+
+    Attributes:
+        path: its directory.
+        config: contents of ``config.json``.
+        episodes: columns of ``episodes.csv``, one row per training episode.
+        iterations: columns of ``iterations.csv``, one row per iteration.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from amber_trl.evaluation import LoggedRun
+        >>> episodes = {"frame": [10.0], "return": [3.0]}
+        >>> run = LoggedRun(Path("runs/a"), {"env_id": "a"}, episodes, {"frames": [8.0, 16.0]})
+        >>> run.frames, [column.tolist() for column in run.learning_curve]
+        (16, [[8, 16], [nan, 3.0]])
+    """
+
+    path: RunPath
+    config: Mapping[str, Any]
+    episodes: Table
+    iterations: Table
+
+    @property
+    def frames(self) -> int:
+        """Frames of the iterations that are logged."""
+        return int(self.iterations["frames"][-1]) if len(self.iterations["frames"]) else 0
+
+    @property
+    def learning_curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Frames, and the mean return of the last 100 episodes, after each iteration."""
+        every = int(self.iterations["frames"][0]) if self.frames else 1
+        ends = np.asarray(self.episodes["frame"], dtype=np.int64)
+        return learning_curve(ends, self.episodes["return"], every, self.frames)
+
+
+def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
+    """Finds run directories: each folder with a ``config.json``, also inside zip archives.
+
+    Args:
+        paths: run directories, zip archives of some, or folders that hold either at any depth.
+
+    Returns:
+        The directories, each once.
+
+    Raises:
+        FileNotFoundError: if a path does not exist, or there is no run under it.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from amber_trl.evaluation import find_runs
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "a" / "b").mkdir(parents=True)
+        ...     _ = (Path(folder) / "a" / "b" / "config.json").write_text("{}")
+        ...     [run.name for run in find_runs([folder])]
+        ['b']
+    """
+    found: dict[str, RunPath] = {}
+    for path in map(Path, paths):
+        here: list[RunPath] = [file.parent for file in sorted(path.rglob("config.json"))]
+        archives = [path] if path.suffix == ".zip" else sorted(path.rglob("*.zip"))
+        here += [run for archive in archives for run in _runs_in(archive)]
+        if not here:
+            raise FileNotFoundError(
+                f"there is no run at {path}: name run directories, each with a config.json, or "
+                "folders or zip archives that hold some"
+            )
+        found |= {str(run): run for run in here}
+    return list(found.values())
+
+
+def _runs_in(archive: Path) -> list[RunPath]:
+    root = zipfile.Path(archive)
+    names = sorted(name for name in root.root.namelist() if name.endswith("/config.json"))
+    return [zipfile.Path(root.root, name.removesuffix("config.json")) for name in names]
+
+
+def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
+    """Reads what a run has logged so far; one that goes on, or was killed, can be read too.
+
+    Args:
+        path: the run directory.
+
+    Returns:
+        The run. A last row that is still being written is left out.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file cannot be read as what it should be.
+
+    Examples:
+        >>> from amber_trl.evaluation import read_run
+        >>> read_run("runs/halfcheetah").learning_curve  # doctest: +SKIP
+    """
+    path = path if isinstance(path, zipfile.Path) else Path(path)
+    try:
+        config = json.loads((path / "config.json").read_text())
+        episodes, iterations = (_read_table(path / f"{n}.csv") for n in ("episodes", "iterations"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a run directory: {error}") from error
+    if missing := [n for n in ("frame", "return") if n not in episodes]:
+        raise ValueError(f"{path / 'episodes.csv'} has no column {missing}")
+    if "frames" not in iterations:
+        raise ValueError(f"{path / 'iterations.csv'} has no column 'frames'")
+    return LoggedRun(path, config, episodes, iterations)
+
+
+def _read_table(file: RunPath) -> dict[str, NDArray[np.float64]]:
+    whole, _, _ = file.read_text().rpartition("\n")
+    header, *rows = csv.reader(whole.splitlines())
+    cells = [[float(cell or "nan") for cell in row] for row in rows]
+    columns = np.array(cells, dtype=np.float64).reshape(len(rows), len(header)).T
+    return dict(zip(header, columns, strict=True))
+
+
+def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
+    """Groups runs that differ only in task and seed, under names that say what differs.
+
+    A name is the option ``setup``, and after it those other options that tell setups apart, as few as
+    possible. Options count as different only if they differ among the runs of one task, so tasks may
+    have options of their own, such as ``total_frames``.
+
+    Args:
+        runs: of any tasks and recipes.
+
+    Returns:
+        The runs by name, in the order in which they were given.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from amber_trl.evaluation import LoggedRun, by_setup
+        >>> configs = [{"env_id": "a", "setup": "ppo", "gamma": gamma} for gamma in (0.9, 0.99)]
+        >>> list(by_setup([LoggedRun(Path(), config, {}, {}) for config in configs]))
+        ['ppo, gamma=0.9', 'ppo, gamma=0.99']
+    """
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    chosen = ["setup"]
+    for name in names:
+        more = [*chosen, name]
+        if name not in NO_SETTINGS and any(
+            len({_options(run, more) for run in own}) > len({_options(run, chosen) for run in own})
+            for own in _groups(runs, "env_id").values()
+        ):
+            chosen = more
+    found: dict[str, list[LoggedRun]] = {}
+    groups = _groups(runs, "setup")
+    for run in runs:
+        alike = groups[str(run.config.get("setup"))]
+        words = [str(run.config.get("setup", "unnamed"))] + [
+            f"{name}={run.config.get(name)}"
+            for name in chosen[1:]
+            if len({_options(other, [name]) for other in alike}) > 1
+        ]
+        found.setdefault(", ".join(words), []).append(run)
+    return found
+
+
+def _options(run: LoggedRun, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(str(run.config.get(name)) for name in names)
+
+
+def _groups(runs: Iterable[LoggedRun], option: str) -> dict[str, list[LoggedRun]]:
+    found: dict[str, list[LoggedRun]] = {}
+    for run in runs:
+        found.setdefault(str(run.config.get(option)), []).append(run)
+    return found

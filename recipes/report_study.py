@@ -1,0 +1,114 @@
+"""Write the page of results of a study: results.md, its tables as CSV, and its figures.
+
+    python recipes/report_study.py docs/data/study --out docs
+
+The study is a folder of run directories as reproduce_paper.py leaves them, at any depth, also in zip
+archives. Setup, task, protocol and seed of a run come from its config.json. A comparison takes, of
+each task, the seeds that all of its setups have; the page lists what was left out. The same runs give
+the same bytes. Needs the extra `study`.
+
+The page begins with the study's notes.md, if it has one: its first paragraph, the first figure, and
+then the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import tyro
+from matplotlib import style
+from study.figures import pictures
+from study.read import Study, read_study
+from study.results import Tables, paragraphs
+from tyro.conf import Positional
+
+from amber_trl.evaluation._drawing import save
+
+_HOW_TO_READ = """\
+## How to read this page
+
+`python recipes/report_study.py` makes this page from the runs' own files; the numbers behind every \
+table are in `tables/`. The paper is Han & Sung, [arXiv 1710.04423](https://arxiv.org/abs/1710.04423): \
+ten seeds, one environment, time limits terminal.
+
+Intervals are 95 % bootstrap intervals over seeds, resampled within each task (100 000 resamples with a \
+fixed seed), with percentiles expanded for few seeds \
+(Hesterberg, [arXiv 1411.5279](https://arxiv.org/abs/1411.5279)). Another resampling would move their \
+ends by about one per cent of their width. P is the probability that a run of one setup scores above a run \
+of the other. The paper's P is what its means and deviations imply for Gaussian scores."""
+
+
+def write_report(study: Path, out: Path) -> Path:
+    """Writes the page, and returns its path.
+
+    Args:
+        study: folder that holds the runs.
+        out: folder for ``results.md``, ``tables/`` and ``figures/``; made if it is not there. Files
+            that an earlier report left there, and this one does not make, are named.
+
+    Raises:
+        FileNotFoundError: if there is no run in the folder.
+        RunError: as :func:`read_study` says.
+        OSError: if a file cannot be written.
+    """
+    read = read_study([study])
+    made: set[Path] = set()
+    for folder in ("tables", "figures"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    with style.context("default", after_reset=True):  # whatever the user's settings are
+        text = "\n\n".join(_page(read, study, out, made)) + "\n"
+    (page := out / "results.md").write_text(text, encoding="utf-8")
+    for file in sorted({*out.glob("tables/*.csv"), *out.glob("figures/*.png")} - made):
+        sys.stderr.write(f"{file} is not part of this report; remove it if it is out of date\n")
+    return page
+
+
+def _page(read: Study, study: Path, out: Path, made: set[Path]) -> Iterator[str]:
+    """The paragraphs of the page; tables and figures are written on the way."""
+    yield "# Results"
+    bodies = [part for protocol in read.settings for part in _protocol(read, protocol, out, made)]
+    first = next((part for part in bodies if part.startswith("!")), None)
+    notes = study / "notes.md"
+    opening, _, rest = (notes.read_text("utf-8") if notes.exists() else "").partition("\n\n")
+    yield from filter(None, (opening.strip(), first, rest.strip(), _HOW_TO_READ))
+    yield from (part for part in bodies if part is not first)
+    if read.left_out:
+        yield "## Left out"
+        yield "\n".join(f"- {words}" for words in read.left_out)
+    paths = [Path(path).relative_to(study) for path in read.runs["path"]]
+    file = out / "tables" / "runs.csv"
+    made.add(file)
+    read.runs.assign(path=paths).to_csv(file, index=False)
+
+
+def _protocol(read: Study, protocol: str, out: Path, made: set[Path]) -> Iterator[str]:
+    tables: Tables = {}
+    yield f"## Protocol `{protocol}`"
+    yield from paragraphs(read, protocol, tables)
+    for name, table in tables.items():
+        file = out / "tables" / f"{protocol}-{name}.csv"
+        made.add(file)
+        table.to_csv(file, index=False, float_format="%.10g")  # equal on every machine
+    for picture in pictures(read, protocol):
+        file = save(picture.draw(), out / "figures" / f"{protocol}-{picture.name}.png")
+        made.add(file)
+        yield f"![{picture.caption}](figures/{file.name})\n\n*{picture.caption}*"
+
+
+def main(study: Positional[Path], out: Path) -> None:
+    """Command line.
+
+    Args:
+        study: folder that holds the runs.
+        out: folder for results.md, tables/ and figures/.
+    """
+    try:
+        sys.stdout.write(f"{write_report(study, out)}\n")
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)

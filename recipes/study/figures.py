@@ -1,0 +1,167 @@
+"""The figures of a page, as far as a protocol's runs allow them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from amber_trl.evaluation import _drawing as drawing
+from amber_trl.evaluation import (
+    batches_in_use,
+    iteration_means,
+    learning_curves,
+    staleness_by_age,
+)
+from study.read import Selection, Study
+from study.references import paper_average_normalized_scores
+from study.setups import Setup, main_setups, pairs, swept
+from study.tables import METRICS, average_normalized_score_table, score_table
+
+_GREY = "#666666"
+_BANDS = "Thick lines: mean over seeds with its 95 % bootstrap interval; thin lines: seeds."
+_SMOOTHED = "Running means over ten iterations."
+
+
+class Picture(NamedTuple):
+    """A figure that can be drawn."""
+
+    name: str
+    caption: str
+    draw: Callable[[], Figure]
+
+
+def pictures(study: Study, protocol: str) -> Iterator[Picture]:
+    """The figures that a protocol's runs allow, in the order of a page."""
+    setups = study.setups_of(protocol)
+    yield from _main(study, protocol, main_setups(setups), list(setups))
+    yield from _reuse(study, protocol)
+    for better, than in pairs(setups):
+        if setups[than].ablated_from is not None:
+            yield from _ablation(study, protocol, better, than)
+    for parameter, words in (("clip_epsilon", "clip range"), ("drop_factor", "drop factor")):
+        names = list(chain(*swept(list(setups), setups, parameter).values()))
+        # The average normalised scores of two setups are 1 and -1, whatever they scored.
+        if len(names) > 2 and (one := study.select(protocol, names)):
+            caption = (
+                f"Average normalised score over the {words}. Left: here, relative to "
+                f"{', '.join(names)}. Right: the paper's, relative to its 35 setups."
+            )
+            draw = partial(scores_over, one, setups, parameter)
+            yield Picture(f"scores-over-{words.replace(' ', '-')}", caption, draw)
+
+
+def _main(study: Study, protocol: str, main: list[str], every: list[str]) -> Iterator[Picture]:
+    caption = f"Return over training. {_BANDS}"
+    if one := study.select(protocol, main):
+        yield Picture("learning-curves", caption, partial(learning_curves, one.logged))
+    if main != every and (whole := study.select(protocol, every)):
+        draw = partial(learning_curves, whole.logged)
+        yield Picture("learning-curves-by-setup", caption, draw)
+    if one:
+        for metric in METRICS:
+            draw = partial(scores_by_seed, one, study.setups, metric)
+            yield Picture(f"{metric}-scores", f"{metric.capitalize()} score of every run.", draw)
+
+
+def _reuse(study: Study, protocol: str) -> Iterator[Picture]:
+    setups = study.setups_of(protocol)
+    amber = [name for name, setup in setups.items() if setup.method == "amber"]
+    for name, names in {"": amber[:1], "-by-setup": amber[1:] and amber}.items():
+        if one := study.select(protocol, names):
+            draw = partial(batches_in_use, one.logged)
+            yield Picture(f"active-batches{name}", f"Batches in use. {_BANDS} {_SMOOTHED}", draw)
+    for name in [*amber[:1], *(name for name in ("mber_l8",) if name in setups)]:
+        if one := study.select(protocol, [name]):
+            caption = (
+                "How far stored batches are from the current policy, by age, for "
+                f"`{name}`: R' - 1, median over seeds. AMBER uses the batches below the dashed line. "
+                + _SMOOTHED
+            )
+            draw = partial(staleness_by_age, one.logged[name])
+            yield Picture(f"ratio-by-age-{name}", caption, draw)
+
+
+def _ablation(study: Study, protocol: str, better: str, than: str) -> Iterator[Picture]:
+    one, both = study.select(protocol, [better, than]), f"`{better}` and `{than}`"
+    if one is None:
+        return
+    draw = partial(learning_curves, one.logged)
+    yield Picture(f"learning-curves-{than}", f"Return over training, {both}. {_BANDS}", draw)
+    if not study.setups[than].scale_minibatch:
+        # Section 4.2 of the paper: the mean of 1 + |1 - R| over the frames of a minibatch.
+        draw = partial(iteration_means, one.logged, "mean_abs_deviation", "1 + |1 - R|", offset=1)
+        caption = f"Average importance ratio of minibatches, {both}. {_BANDS} {_SMOOTHED}"
+        yield Picture(f"minibatch-ratios-{than}", caption, draw)
+
+
+def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: str) -> Figure:
+    """Draws the score of every run, with one panel per task.
+
+    Dots are seeds; beside them are their mean with its 95 % bootstrap interval and, in grey, the
+    paper's mean with its standard deviation over seeds.
+
+    Args:
+        selection: the runs.
+        setups: the setups by name.
+        metric: ``final`` or ``speed``.
+    """
+    figure, panels = drawing.panels(selection.tasks)
+    colors = drawing.colors(selection.setups)
+    table = score_table(selection, setups, metric).set_index(["task", "setup"])
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.2, "capsize": 2}
+    for task, axes in panels.items():
+        for place, setup in enumerate(selection.setups):
+            scores, color = selection.scores(setup, metric)[task], colors[setup]
+            row = table.loc[task, setup]
+            spread = np.linspace(-0.08, 0.08, len(scores)) * (len(scores) > 1)
+            axes.scatter(place - 0.2 + spread, scores, s=9, color=color, alpha=0.8, label="a run")
+            ends = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+            style |= {"fmt": "s", "color": color, "label": "mean and 95 % interval"}
+            axes.errorbar(place + 0.05, row["mean"], ends, **style)
+            if not np.isnan(row["paper_mean"]):
+                words = "paper (a million frames, one environment): mean, deviation"
+                style |= {"fmt": "D", "color": _GREY, "label": words}
+                axes.errorbar(place + 0.28, row["paper_mean"], row["paper_std"], **style)
+        axes.set_xticks(range(len(selection.setups)), selection.setups)
+        axes.set_xlim(-0.5, len(selection.setups) - 0.5)
+    drawing.label(figure, f"{metric} score (return)", x="")
+    return figure
+
+
+def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: str) -> Figure:
+    """Draws the average normalised score over the clip range or the drop factor.
+
+    The rows are the final and the speed score. On the left are the study's scores with 95 % bootstrap
+    intervals, on the right the paper's, which are relative to its own 35 setups.
+
+    Args:
+        selection: the runs; the scores are relative to its setups.
+        setups: the setups by name.
+        parameter: ``clip_epsilon`` or ``drop_factor``.
+    """
+    titles = [f"{metric}, {whose}" for metric in METRICS for whose in ("here", "paper")]
+    figure, panels = drawing.panels(titles, height=2.2, columns=2)
+    families: Mapping[str, Sequence[str]] = swept(selection.setups, setups, parameter)
+    colors = drawing.colors(list(families))
+    paper = paper_average_normalized_scores()
+    for metric in METRICS:
+        ours = average_normalized_score_table(selection, setups, metric).set_index("setup")
+        for place, (family, names) in enumerate(families.items()):
+            style: dict[str, Any] = {"color": colors[family], "label": family}
+            style |= {"marker": "o", "markersize": 4}
+            beside = 0.005 * (place - (len(families) - 1) / 2)  # so that intervals do not overlap
+            x = [getattr(setups[name], parameter) + beside for name in names]
+            y = ours.loc[list(names)]
+            ends = [y["score"] - y["low"], y["high"] - y["score"]]
+            panels[f"{metric}, here"].errorbar(x, y["score"], ends, capsize=2, **style)
+            theirs = paper[(paper["metric"] == metric) & (paper["setup"] == family)]
+            x, scores = theirs[parameter], theirs["average_normalized_score"]
+            panels[f"{metric}, paper"].plot(x, scores, **style)
+    words = {"clip_epsilon": "clip range", "drop_factor": "batch drop factor"}[parameter]
+    drawing.label(figure, "average normalised score", x=f"{words} at the start")
+    return figure

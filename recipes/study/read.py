@@ -1,0 +1,253 @@
+"""Reading the study's runs, and choosing those that can be compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from amber_trl.evaluation import LoggedRun, find_runs, read_run
+from amber_trl.evaluation.logged_runs import NO_SETTINGS
+from amber_trl.runs import final_score, speed_score
+from study.references import PAPER_SETTINGS
+from study.setups import Setup
+
+_SHOWN = {"protocol", "setup", *Setup.__dataclass_fields__}  # settings that tables show
+
+
+class RunError(ValueError):
+    """A run, or a set of runs, cannot be evaluated; the message names the run."""
+
+
+class UnfinishedRunError(RunError):
+    """A run has not ended, was ended before its time, or has no score."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that was trained to its end, and whose files agree with each other."""
+
+    logged: LoggedRun
+    setup: Setup
+    summary: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What a table of runs says about it."""
+        config, summary = self.logged.config, self.summary
+        return {
+            "protocol": config["protocol"],
+            "task": config["env_id"],
+            "setup": self.setup.name,
+            "seed": config["seed"],
+            "final_score": summary["final_score"],
+            "speed_score": summary["speed_score"],
+            "frames": summary["frames"],
+            "seconds": summary["seconds"],
+            "exactness": summary.get("exactness", "not recorded"),
+            "path": str(self.logged.path).rstrip("/"),
+        }
+
+
+def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRun:
+    """Reads a run directory, and checks that it is finished and that its files agree.
+
+    Raises:
+        UnfinishedRunError: if it has no summary, was interrupted, has fewer frames than it was to
+            have, or no episode of it ended.
+        RunError: if a file cannot be read, or the scores in ``summary.json`` are not those of
+            ``episodes.csv``.
+    """
+    try:
+        run = read_run(path)
+        if not (run.path / "summary.json").exists():
+            raise UnfinishedRunError(f"{path} has no summary.json, so it has not finished")
+        summary, versions = (
+            json.loads((run.path / f"{name}.json").read_text()) for name in ("summary", "versions")
+        )
+        setup = Setup.from_config(run.config)
+        asked, stated = run.config["total_frames"], summary["frames"]
+    except RunError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} cannot be read as a run of the study: {error!r}") from error
+    if summary["interrupted"] or min(run.frames, stated) < asked:
+        raise UnfinishedRunError(f"{path} has {run.frames} of {asked} frames")
+    ends, returns = run.episodes["frame"].astype(int), run.episodes["return"]
+    if not len(ends):
+        raise UnfinishedRunError(f"{path} has no finished episode, so it has no score")
+    found = {
+        "episodes": len(ends),
+        "frames": run.frames,
+        "final_score": final_score(ends, returns),
+        "speed_score": speed_score(ends, returns, run.config["frames_per_batch"], run.frames),
+    }
+    for name, value in found.items():
+        if not np.isclose(value, summary[name], rtol=1e-9, atol=0):
+            raise RunError(
+                f"{path}: summary.json says {name}={summary[name]}, and the tables give {value}: "
+                "restore its files, or remove the run"
+            )
+    return FinishedRun(run, setup, summary, versions)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs of some setups that can be compared: of each task, the seeds that all of them have.
+
+    Attributes:
+        setups: names of the setups.
+        tasks: tasks, sorted.
+        runs: their rows of the study's table ``runs``.
+        logged: what they logged, by setup.
+        left_out: in words, the tasks and seeds that not all of the setups have.
+    """
+
+    setups: tuple[str, ...]
+    tasks: tuple[str, ...]
+    runs: pd.DataFrame
+    logged: Mapping[str, Sequence[LoggedRun]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    def scores(self, setup: str, metric: str) -> dict[str, NDArray[np.float64]]:
+        """Scores of a setup by task, ``[seeds]`` in the order of seeds.
+
+        Args:
+            setup: its name.
+            metric: ``final`` or ``speed``.
+        """
+        rows = self.runs[self.runs["setup"] == setup]
+        column = f"{metric}_score"
+        return {task: rows.loc[rows["task"] == task, column].to_numpy() for task in self.tasks}
+
+
+@dataclass(frozen=True)
+class Study:
+    """All runs of a study.
+
+    Attributes:
+        runs: one row per run, with ``protocol``, ``task``, ``setup``, ``seed``, ``final_score``,
+            ``speed_score``, ``frames``, ``seconds``, ``exactness`` and ``path``.
+        logged: what the runs logged, by the row of ``runs``.
+        setups: the setups by name, in the order in which tables show them.
+        settings: by protocol, the configuration that all its runs share.
+        versions: by protocol, the versions that all its runs share.
+        left_out: the unfinished runs, in words.
+    """
+
+    runs: pd.DataFrame
+    logged: Sequence[LoggedRun]
+    setups: Mapping[str, Setup]
+    settings: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, Mapping[str, str]]
+    left_out: tuple[str, ...] = ()
+
+    def setups_of(self, protocol: str) -> dict[str, Setup]:
+        """The setups that a protocol has runs of, in order."""
+        there = set(self.runs.loc[self.runs["protocol"] == protocol, "setup"])
+        return {name: setup for name, setup in self.setups.items() if name in there}
+
+    def departures(self, protocol: str) -> list[str]:
+        """How the settings of a protocol differ from the paper's, as text; empty if they do not."""
+        settings = self.settings[protocol]
+        return [
+            f"{name} {settings[name]} (the paper: {paper})"
+            for name, paper in PAPER_SETTINGS.items()
+            if settings[name] != paper
+        ]
+
+    def select(self, protocol: str, setups: Sequence[str]) -> Selection | None:
+        """Runs of some setups that can be compared; None if no task and seed is common to all."""
+        if not setups:
+            return None
+        runs = self.runs[(self.runs["protocol"] == protocol) & self.runs["setup"].isin(setups)]
+        cells = {
+            name: set(zip(own["task"], own["seed"], strict=True))
+            for name, own in ((name, runs[runs["setup"] == name]) for name in setups)
+        }
+        common = set.intersection(*cells.values())
+        tasks = tuple(sorted({task for task, _ in common}))
+        if not tasks:
+            return None
+        left_out = []
+        every = sorted(set(runs["task"]))
+        for name, own in cells.items():
+            if lacking := [task for task in every if task not in {task for task, _ in own}]:
+                left_out.append(f"tasks without {name}: {', '.join(lacking)}")
+            for task in tasks:
+                if alone := sorted(seed for t, seed in own - common if t == task):
+                    left_out.append(f"{name} on {task}, seed {', '.join(map(str, alone))}")
+        keep = [cell in common for cell in zip(runs["task"], runs["seed"], strict=True)]
+        runs = runs[keep]
+        logged = {
+            name: [self.logged[row] for row in runs.index[runs["setup"] == name]] for name in setups
+        }
+        return Selection(tuple(setups), tasks, runs, logged, tuple(left_out))
+
+
+def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
+    """Reads all runs under the given paths; unfinished ones are left out.
+
+    Args:
+        paths: folders or zip archives that hold run directories, at any depth.
+
+    Raises:
+        FileNotFoundError: if there is no run under a path.
+        RunError: if no run is finished, the files of one do not agree, two are the same task, setup
+            and seed, or the runs of a protocol differ in a version, or in a setting that is not part
+            of the setup's name.
+    """
+    runs: list[FinishedRun] = []
+    left_out: list[str] = []
+    for path in find_runs(paths):
+        try:
+            runs.append(read_finished_run(path))
+        except UnfinishedRunError as error:
+            left_out.append(str(error))
+    if not runs:
+        raise RunError(f"no finished run: {'; '.join(left_out)}")
+    labels = ["protocol", "task", "setup", "seed"]
+    table = pd.DataFrame([run.row for run in runs]).sort_values(labels, kind="stable")
+    if len(twice := table[table.duplicated(labels, keep=False)]):
+        one, other = twice["path"][:2]
+        raise RunError(f"{one} and {other} are the same task, setup and seed: remove one of them")
+    protocols = sorted(set(table["protocol"]), key=lambda protocol: protocol != "paper")
+    by_protocol = {
+        name: [run for run in runs if run.logged.config["protocol"] == name] for name in protocols
+    }
+    return Study(
+        table.reset_index(drop=True),
+        [runs[row].logged for row in table.index],
+        {run.setup.name: run.setup for run in sorted(runs, key=lambda run: run.setup.rank)},
+        {p: _shared([(run, _settings(run)) for run in own]) for p, own in by_protocol.items()},
+        {p: _shared([(run, run.versions) for run in own]) for p, own in by_protocol.items()},
+        tuple(left_out),
+    )
+
+
+def _settings(run: FinishedRun) -> dict[str, Any]:
+    hidden = _SHOWN | NO_SETTINGS
+    return {name: value for name, value in run.logged.config.items() if name not in hidden}
+
+
+def _shared(facts: Iterable[tuple[FinishedRun, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What all runs share; what a run does not say, such as a simulator's version, it may share."""
+    found: dict[str, tuple[Any, FinishedRun]] = {}
+    for run, own in facts:
+        for name, value in own.items():
+            known, where = found.setdefault(name, (value, run))
+            if known != value:
+                raise RunError(
+                    f"{name} is {known} in {where.logged.path} and {value} in {run.logged.path}: a "
+                    "page compares runs of equal settings and versions; put them into folders of "
+                    "their own"
+                )
+    return {name: value for name, (value, _) in found.items()}
