@@ -3,7 +3,7 @@
     pip install "amber_trl[benchmark]"
     python recipes/benchmark_throughput.py
     python recipes/benchmark_throughput.py --parts loop --repeats 3
-    python recipes/benchmark_throughput.py --parts loop collector update limits --json speed.json
+    python recipes/benchmark_throughput.py --parts loop collector limits --json speed.json
 
 Prints tables in Markdown: frames per second of each stage of training, and what they are compared
 with; about ten minutes on two quiet cores. Each program runs in a process of its own, on one
@@ -30,15 +30,15 @@ from throughput.limits import limits
 from throughput.rounds import Programs, Workload, measure, settle
 from throughput.tables import Results, column, machine, median, rate, ratio, spread, version
 
-Part = Literal["loop", "collector", "update", "limits"]
+Part = Literal["loop", "collector", "limits"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """What to measure. Where a default is None, the text says what it stands for."""
 
-    parts: tuple[Part, ...] = ("loop", "collector", "update")
-    """loop: whole training. collector, update: these alone. limits: memory and time as more
+    parts: tuple[Part, ...] = ("loop", "collector")
+    """loop: whole training. collector: collection alone. limits: memory and time as more
     batches are stored (twenty minutes more), and whether the project's targets are met."""
     env_id: str | None = None
     """Gymnasium id of a task with continuous actions (HalfCheetah-v5; smoke: Pendulum-v1)."""
@@ -123,29 +123,9 @@ def collector(work: Workload, repeats: int, results: Results) -> None:
     results.table("Collection alone, frames per second", header, rows)
 
 
-def update(work: Workload, repeats: int, results: Results) -> None:
-    """One update, by size of the minibatch."""
-    measured: Programs = {}
-    for mode in _modes(work):
-        for name, program in (
-            ("UpdateStep", programs.update),
-            ("hand-written", hand_written.update),
-        ):
-            measured[f"{name}, {mode}"] = partial(program, compile=mode == "compiled"), 1
-    samples = results.samples["update"] = measure(measured, work, repeats, "update")
-    parts = {f"update_{k}": k * work.minibatch_size for k in hand_written.BATCHES}
-    rows = [
-        [name, *(spread([1e3 * s for s in column(samples, name, p)], ".3f") for p in parts)]
-        for name in samples
-    ]
-    header = ["one update", *(f"{size} frames" for size in parts.values())]
-    results.table("Updates alone, milliseconds", header, rows)
-
-
 _PARTS: dict[Part, Callable[[Workload, int, Results], None]] = {
     "loop": loop,
     "collector": collector,
-    "update": update,
     "limits": limits,
 }
 

@@ -16,8 +16,6 @@ from throughput.rounds import Clock, Report, Workload
 
 CLIP_EPSILON, LEARNING_RATE, ADAM_EPS = 0.3, 3e-4, 1e-5
 MIN_VARIANCE, CLIP = 1e-2, 5.0
-BATCHES = (1, 8)
-"""Numbers of batches in use for which updates are timed."""
 
 
 def random_problem(work: Workload) -> tuple[Any, Any, TensorDict]:
@@ -116,45 +114,6 @@ def _log_prob(action: Tensor, loc: Tensor, log_std: Tensor) -> Tensor:
     return (-0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-def update(work: Workload, report: Report, *, compile: bool) -> None:
-    """The hand-written update on stored frames, by minibatch size."""
-    step = HandWrittenUpdate(*random_problem(work), compile=compile)
-
-    def epoch(indices: tuple[Tensor, ...]) -> None:
-        for index in indices:
-            step(index)
-
-    time_updates(work, report, epoch)
-
-
-def time_updates(
-    work: Workload, report: Report, epoch: Callable[[tuple[Tensor, ...]], object]
-) -> None:
-    """Reports the seconds of one update, by the number of batches in use."""
-    clock = Clock()
-    while True:
-        parts = {}
-        for batches in BATCHES:
-            epochs = [_permutation(work, batches) for _ in range(work.epochs)]
-            _synchronize(work)
-            clock.lap()
-            for indices in epochs:
-                epoch(indices)
-            _synchronize(work)
-            parts[f"update_{batches}"] = clock.lap() / sum(map(len, epochs))
-        report(**parts)
-
-
-def _permutation(work: Workload, batches: int) -> tuple[Tensor, ...]:
-    order = torch.randperm(batches * work.frames_per_batch, device=work.device)
-    return order.split(batches * work.minibatch_size)
-
-
-def _synchronize(work: Workload) -> None:
-    if torch.device(work.device).type == "cuda":
-        torch.cuda.synchronize()
-
-
 def simulate(work: Workload, report: Report, *, num_envs: int) -> None:
     """The simulator alone, stepped with random actions."""
     step = _stepper(work, num_envs)
@@ -182,9 +141,11 @@ def train(work: Workload, report: Report, *, num_envs: int, batches: int, compil
                 step(frame)
         collected = clock.lap()
         for _ in range(work.epochs):
-            for index in _permutation(work, batches):
+            order = torch.randperm(batches * work.frames_per_batch, device=work.device)
+            for index in order.split(batches * work.minibatch_size):
                 learner(index)
-        _synchronize(work)
+        if torch.device(work.device).type == "cuda":
+            torch.cuda.synchronize()
         report(collect=collected, update=clock.lap())
 
 

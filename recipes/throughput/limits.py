@@ -13,19 +13,19 @@ from throughput.tables import Results, column, spread
 
 # part | seconds or bytes of a program | over those of another | limit of the median ratio
 _TARGETS = """
-loop      | Stable-Baselines3 PPO, 8: whole | ppo, 8: whole                  | >= 2.5
-loop      | Stable-Baselines3 PPO, 1: whole | ppo, 1: whole                  | >= 3
-loop      | stock TorchRL PPO, 1: whole     | ppo, 1: whole                  | >= 6
-loop      | Stable-Baselines3 PPO, 8: whole | amber, 8: whole                | >= 1.3
-loop      | Stable-Baselines3 PPO, 1: whole | amber, 1: whole                | >= 1.3
-loop      | amber, 8: refresh               | amber, 8: whole                | <= 0.03
-collector | TorchRL's Collector, 1: whole   | GymCollector, 1: whole         | >= 5
-update    | UpdateStep, compiled: update_1  | hand-written, compiled: update_1 | <= 1.5
-update    | UpdateStep, compiled: update_8  | hand-written, compiled: update_8 | <= 1.35
-memory    | eager: more                     | eager: stored                  | <= 1.5
-memory    | compiled: more                  | compiled: stored               | <= 1.5
-scaling   | all, 64: update                 | all, 8: update                 | <= 10
-scaling   | one, 64: update                 | one, 1: update                 | <= 1.1
+loop      | Stable-Baselines3 PPO, 8: whole | ppo, 8: whole                           | >= 2.5
+loop      | Stable-Baselines3 PPO, 1: whole | ppo, 1: whole                           | >= 3
+loop      | stock TorchRL PPO, 1: whole     | ppo, 1: whole                           | >= 6
+loop      | Stable-Baselines3 PPO, 8: whole | amber, 8: whole                         | >= 1.3
+loop      | Stable-Baselines3 PPO, 1: whole | amber, 1: whole                         | >= 1.3
+loop      | amber, 8: refresh               | amber, 8: whole                         | <= 0.03
+loop      | ppo, 8: update                  | hand-written ppo, compiled, 8: update   | <= 1.5
+loop      | amber, 8: update                | hand-written amber, compiled, 8: update | <= 1.5
+collector | TorchRL's Collector, 1: whole   | GymCollector, 1: whole                  | >= 5
+memory    | eager: more                     | eager: stored                           | <= 1.5
+memory    | compiled: more                  | compiled: stored                        | <= 1.5
+scaling   | all, 64: update                 | all, 8: update                          | <= 10
+scaling   | one, 64: update                 | one, 1: update                          | <= 1.1
 """
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -21,7 +20,6 @@ import ppo_amber_mujoco as ppo
 import torch
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDictBase
-from torch import Tensor
 from torchrl.collectors import Collector
 from torchrl.data import (
     Categorical,
@@ -36,9 +34,7 @@ from torchrl.objectives.value import GAE
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import gaussian_actor, value_critic
-from amber_trl.objectives import AmberPPOLoss
 from amber_trl.runs import RunDirectory
-from amber_trl.training import UpdateStep
 from throughput import hand_written
 from throughput.rounds import Clock, Program, Report, Workload
 
@@ -137,20 +133,6 @@ def collect(work: Workload, report: Report, *, num_envs: int, collector: str) ->
     actor, *_ = ppo.build_networks(config, env)
     for _ in ppo.build_collector(config, env, actor, config.total_frames):
         report()
-
-
-def update(work: Workload, report: Report, *, compile: bool) -> None:
-    """The library's update step on stored frames, by minibatch size."""
-    actor, critic, stored = hand_written.random_problem(work)
-    loss = AmberPPOLoss(actor, critic, clip_epsilon=hand_written.CLIP_EPSILON, functional=False)
-    step = UpdateStep(loss, _adam(loss.parameters()), compile=compile)
-
-    def epoch(indices: tuple[Tensor, ...]) -> None:
-        age = torch.zeros(1, dtype=torch.int64)
-        replay: Any = SimpleNamespace(storage=stored, age=age, epoch=lambda: indices)
-        step.epoch(replay)
-
-    hand_written.time_updates(work, report, epoch)
 
 
 def stock_torchrl(work: Workload, report: Report) -> None:
