@@ -18,6 +18,8 @@ from ppo_amber_config import Config, resolve
 from study import archive, grid, pools, runs
 from study.setups import Setup
 
+from amber_trl.runs import RunDirectory
+
 
 def _grid(**options: Any) -> list[grid.Job]:
     given = {"tasks": ("Pendulum-v1",), "setups": ("amber",), "seeds": (0,)}
@@ -167,6 +169,20 @@ def test_an_interrupted_run_is_resumed_or_starts_again(
     assert runs.arguments(job) == ["--resume", str(job.run_dir), "--no-progress"]
     shutil.rmtree(job.run_dir / "checkpoints")
     assert "--overwrite" in runs.arguments(job)
+
+
+def test_a_run_that_another_process_has_open_is_left_to_it(
+    finished: grid.Job, tmp_path: Path
+) -> None:
+    job = _copy(finished, tmp_path)
+    (job.run_dir / "summary.json").unlink()
+    shutil.rmtree(job.run_dir / "checkpoints")  # so that it would be overwritten
+    with RunDirectory(job.run_dir, resume=True):
+        before = (job.run_dir / "episodes.csv").read_bytes()
+        (ended,) = pools.make([job], 1, 2)
+        assert "in use" in str(ended.problem)
+        assert not ended.again
+        assert (job.run_dir / "episodes.csv").read_bytes() == before
 
 
 def test_the_archive_holds_the_run_and_is_the_same_each_time(
