@@ -23,14 +23,12 @@ from torchrl.data import (
     TensorDictRoundRobinWriter,
 )
 from torchrl.data.replay_buffers.samplers import Sampler
-from torchrl.envs import Transform
 
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
     EpisodicMinibatchSampler,
     MultiBatchReplayBuffer,
     MultiBatchSampler,
-    MultiBatchWriter,
 )
 from tests.data.frames import (
     L,
@@ -170,17 +168,6 @@ def test_files_hold_all_and_are_not_needed_after_loading(
     assert not torch.equal(generator.get_state(), before)
 
 
-def test_files_may_be_written_over(tmp_path: Path) -> None:
-    replay = make_replay(0)
-    for number in range(1, 4):
-        replay.dumps(tmp_path / "files")
-        replay.extend(make_batch(number))
-    replay.dumps(tmp_path / "files")
-    other = make_replay()
-    other.loads(tmp_path / "files")
-    assert future(other) == future(replay)
-
-
 @pytest.mark.parametrize("format_", ["directory", "archive"])
 def test_torchrl_s_checkpoint_saves_and_loads_it(tmp_path: Path, format_: Any) -> None:
     original, other = make_replay(0, 1), make_replay(20)
@@ -250,16 +237,6 @@ def test_a_state_of_a_stock_buffer_is_refused() -> None:
         make_replay().load_state_dict(stock.state_dict())
 
 
-@SAMPLERS
-def test_a_sampler_loads_into_one_of_its_size(sampler: MultiBatchSampler) -> None:
-    other = copy.deepcopy(sampler)
-    other.frames_per_batch = 4
-    with pytest.raises(
-        ValueError, match=r"'frames_per_batch': 8.* given to .*'frames_per_batch': 4"
-    ):
-        other.load_state_dict(sampler.state_dict())
-
-
 @USED
 def test_a_load_waits_for_refresh_where_there_is_a_filter(used: int, tmp_path: Path) -> None:
     original = make_replay(staleness=make_filter())
@@ -319,53 +296,6 @@ def test_a_copy_is_independent_and_goes_on_alike(
     assert torch.equal(generator.get_state(), before)
     twin[:]["frame"].zero_()
     check_aligned(original[:])
-
-
-@pytest.mark.parametrize("copy_", [copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))])
-def test_a_copied_filter_asks_for_an_actor(
-    copy_: Callable[[MultiBatchReplayBuffer], MultiBatchReplayBuffer],
-) -> None:
-    original = make_replay(0, 1, staleness=make_filter())
-    ledger = original.refresh()
-    twin = copy_(original)
-    with pytest.raises(RuntimeError, match="set_actor"):
-        twin.refresh()
-    assert twin.staleness is not None
-    assert original.staleness is not None
-    twin.staleness.set_actor(original.staleness.actor)
-    assert (twin.refresh() == ledger).all()
-
-
-def test_pickled_parts_are_usable() -> None:
-    sampler = AdaptiveMinibatchSampler(N)
-    sampler.set_active([1])
-    again = pickle.loads(pickle.dumps(sampler))
-    assert (again.active, again.frames_per_batch) == ((1,), N)
-    assert pickle.loads(pickle.dumps(MultiBatchWriter(N))).frames_per_batch == N
-
-
-def test_repr_shows_the_parts() -> None:
-    for replay in (make_replay(), make_replay(0), make_replay(0, 1, 2, staleness=make_filter())):
-        text = repr(replay)
-        for part in ("MultiBatchReplayBuffer", "AdaptiveMinibatchSampler", "MultiBatchWriter"):
-            assert part in text
-
-
-def test_gauges() -> None:
-    replay = make_replay()
-    assert replay.stats() == {
-        "size": 0,
-        "write_count": 0,
-        "prefetch_queue_size": 0,
-        "initialized": True,
-        "capacity": L * N,
-        "utilization": 0.0,
-    }
-    for number in range(4):
-        replay.extend(make_batch(number))
-    assert (len(replay), replay.write_count) == (L * N, 4 * N)
-    assert replay.stats()["utilization"] == 1.0
-    assert replay.can_sample()
 
 
 @pytest.mark.parametrize("empty_write_count", [True, False])
@@ -460,28 +390,3 @@ def _sampler_of(buffer: ReplayBuffer) -> MultiBatchSampler:
     sampler: Sampler = buffer.sampler
     assert isinstance(sampler, MultiBatchSampler)
     return sampler
-
-
-class Counting(Transform):
-    """A transform with a state."""
-
-    def __init__(self) -> None:
-        super().__init__(in_keys=["frame"], out_keys=["frame"])
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, tensordict: Any) -> Any:
-        self.calls += 1
-        return tensordict
-
-
-def test_the_state_of_a_transform_is_part_of_the_buffer_s(tmp_path: Path) -> None:
-    replay = make_replay(0, transform=Counting())
-    epoch_of(replay)
-    replay.dumps(tmp_path / "files")
-    for files in (False, True):
-        other = make_replay(0, transform=Counting())
-        if files:
-            other.loads(tmp_path / "files")
-        else:
-            other.load_state_dict(replay.state_dict())
-        assert other.transform[0].calls == N // M

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 from torchrl.collectors import MultiSyncCollector
 from torchrl.data import (
     ConsumingSampler,
@@ -28,6 +29,7 @@ from amber_trl.data import (
     MultiBatchWriter,
 )
 from amber_trl.envs import make_env
+from amber_trl.errors import NonFiniteDataError
 from amber_trl.transforms import ISStalenessFilter
 from tests.data.frames import (
     L,
@@ -50,63 +52,28 @@ def with_value(key: Any, value: float, *, row: int = 5) -> TensorDict:
     return batch
 
 
-def changed(key: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> TensorDict:
+def changed(key: Any, change: Callable[[Tensor], Tensor]) -> TensorDict:
     batch = make_batch(7)
     return batch.set(key, change(batch[key]))
 
 
-WRONG_BATCHES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "too short": (lambda: make_batch(7)[:5], ValueError, "frames_per_batch=8"),
-    "too long": (
-        lambda: TensorDict.cat([make_batch(7), make_batch(8)]),
-        ValueError,
-        "frames_per_batch=16",
-    ),
-    "wrong E * T": (lambda: make_batch(7, 2, 4)[:, :3], ValueError, "frames_per_batch=6"),
-    "no frames": (lambda: make_batch(7)[:0], ValueError, "frames_per_batch=0"),
-    "one frame": (lambda: make_batch(7)[0], ValueError, r"\(\)"),
-    "no TensorDict": (lambda: {"frame": torch.zeros(N)}, TypeError, "dict"),
-    "key lacking": (lambda: make_batch(7).exclude("action"), KeyError, "'action'"),
-    "nested key lacking": (
-        lambda: make_batch(7).exclude(("next", "reward")),
-        KeyError,
-        r"\('next', 'reward'\)",
-    ),
-    "key added": (
-        lambda: make_batch(7).set("value", torch.zeros(N)),
-        KeyError,
-        "'value'",
-    ),
-    "other shape": (
-        lambda: changed("action", lambda action: action[:, :1]),
-        ValueError,
-        "'action'",
-    ),
-    "other number of dimensions": (
-        lambda: changed(("next", "reward"), lambda reward: reward[:, 0]),
-        ValueError,
-        r"\('next', 'reward'\)",
-    ),
-    "other dtype": (
-        lambda: changed("action", lambda action: action.double()),
-        ValueError,
-        "'action'.*float64",
-    ),
-    "NaN": (
-        lambda: with_value("action", torch.nan),
-        ValueError,
-        "'action'",
-    ),
-    "infinity": (
-        lambda: with_value("action_log_prob", -torch.inf, row=6),
-        ValueError,
-        "'action_log_prob'.*frame 6",
-    ),
-    "nested NaN": (
-        lambda: with_value(("next", "reward"), torch.nan),
-        ValueError,
-        r"\('next', 'reward'\)",
-    ),
+REWARD = ("next", "reward")
+WRONG_BATCHES: dict[str, tuple[Callable[[], Any], str]] = {
+    "too short": (lambda: make_batch(7)[:5], "frames_per_batch=8"),
+    "too long": (lambda: TensorDict.cat([make_batch(7), make_batch(8)]), "frames_per_batch=16"),
+    "wrong E * T": (lambda: make_batch(7, 2, 4)[:, :3], "frames_per_batch=6"),
+    "no frames": (lambda: make_batch(7)[:0], "frames_per_batch=0"),
+    "one frame": (lambda: make_batch(7)[0], r"\(\)"),
+    "no TensorDict": (lambda: {"frame": torch.zeros(N)}, "dict"),
+    "key lacking": (lambda: make_batch(7).exclude("action"), "'action'"),
+    "nested key lacking": (lambda: make_batch(7).exclude(REWARD), "'reward'"),
+    "key added": (lambda: make_batch(7).set("value", torch.zeros(N)), "'value'"),
+    "other shape": (lambda: changed("action", lambda action: action[:, :1]), "'action'"),
+    "other dimensions": (lambda: changed(REWARD, lambda reward: reward[:, 0]), "'reward'"),
+    "other dtype": (lambda: changed("action", Tensor.double), "'action'.*float64"),
+    "NaN": (lambda: with_value("action", torch.nan), "'action'"),
+    "infinity": (lambda: with_value("action_log_prob", -torch.inf, row=6), "'action_l.*frame 6"),
+    "nested NaN": (lambda: with_value(REWARD, torch.nan), "'reward'"),
 }
 
 
@@ -116,7 +83,7 @@ WRONG_BATCHES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 def test_a_wrong_batch_is_refused_and_nothing_changes(
     case: str, stored: int, staleness: bool
 ) -> None:
-    make_wrong, error, message = WRONG_BATCHES[case]
+    make_wrong, message = WRONG_BATCHES[case]
     generator = torch.Generator().manual_seed(1)
     replay = make_replay(
         *range(stored), staleness=make_filter() if staleness else None, generator=generator
@@ -125,7 +92,7 @@ def test_a_wrong_batch_is_refused_and_nothing_changes(
         replay.refresh()
     replay.sample()
     before, wrong = replay.state_dict(), make_wrong()
-    with pytest.raises(error, match=message):
+    with pytest.raises((KeyError, TypeError, ValueError), match=message):
         replay.extend(wrong)
     assert_same(replay.state_dict(), before)
     assert replay.can_sample()
@@ -136,24 +103,13 @@ def test_a_wrong_batch_is_refused_and_nothing_changes(
     ) * len(rest[0])
 
 
-def test_the_first_bad_key_in_the_order_collected_is_named() -> None:
-    batch = make_batch(0)
-    batch["action_log_prob"][0] = torch.nan
-    batch["next", "observation"][1, 2] = torch.inf
-    with pytest.raises(ValueError, match=r"\('next', 'observation'\) is not finite"):
-        make_replay().extend(batch)
-    reordered = batch.select("action_log_prob").update(batch)
-    with pytest.raises(ValueError, match="'action_log_prob' is not finite"):
-        make_replay().extend(reordered)
-
-
 @pytest.mark.parametrize("shape", [(N,), (2, 4)])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_a_key_that_is_not_stored_is_checked_too(shape: tuple[int, ...], value: float) -> None:
     replay = make_replay(keys=["frame"])
     batch = make_batch(0, *shape)
     batch["next", "reward"].view(-1)[5] = value
-    with pytest.raises(ValueError, match=r"reward'\) is not finite in 1 of 8 .*frame 5: nothing"):
+    with pytest.raises(NonFiniteDataError, match=r"'reward'.*frame 5"):
         replay.extend(batch)
     assert len(replay) == 0
 
@@ -164,13 +120,13 @@ def test_every_floating_dtype_is_checked_and_no_other_trips(dtype: torch.dtype) 
     batch["floating"] = torch.zeros(N, 2, 2, dtype=dtype)
     make_replay().extend(batch)
     batch["floating"][3, 1, 1] = torch.inf
-    with pytest.raises(ValueError, match=r"'floating' is not finite in 1 of 8 frames.*frame 3"):
+    with pytest.raises(NonFiniteDataError, match=r"'floating'.*frame 3"):
         make_replay().extend(batch)
 
 
 def test_a_key_of_keys_must_come() -> None:
     replay = make_replay(keys=["frame", ("next", "value_target")])
-    with pytest.raises(KeyError, match=r"value_target.*before extend \(an advantage by GAE"):
+    with pytest.raises(KeyError, match="value_target"):
         replay.extend(make_batch(0))
     with pytest.raises(KeyError, match=r"keys=\[\]"):
         make_replay(keys=[]).extend(make_batch(0))
@@ -180,10 +136,10 @@ def test_a_key_of_keys_must_come() -> None:
 
 def test_a_filter_needs_what_it_measures_with() -> None:
     replay = make_replay(staleness=make_filter())
-    with pytest.raises(KeyError, match=r"action_log_prob.*return_log_prob=True"):
+    with pytest.raises(KeyError, match="action_log_prob"):
         replay.extend(make_batch(0).exclude("action_log_prob"))
     replay = make_replay(staleness=make_filter(), keys=["frame", "action", "action_log_prob"])
-    with pytest.raises(KeyError, match=r"\['observation'\] missing"):
+    with pytest.raises(KeyError, match="'observation'"):
         replay.extend(make_batch(0))
     assert len(replay) == 0
 
@@ -197,11 +153,6 @@ def test_after_empty_a_batch_is_laid_out_as_before() -> None:
         replay.extend(changed("action", lambda action: action.double()))
     replay.extend(make_batch(2))
     assert seen(epoch_of(replay)) == frames_of(2)
-
-
-def test_single_frames_are_refused() -> None:
-    with pytest.raises(TypeError, match="use extend, not add"):
-        make_replay(0).add(make_batch(1)[0])
 
 
 @pytest.mark.parametrize(
@@ -339,13 +290,3 @@ def test_several_writers_are_refused(num_envs: int) -> None:
         )
     with pytest.raises(TypeError, match="replay_buffer="):
         make_replay().share()
-
-
-@pytest.mark.parametrize(
-    "storage", [lambda: LazyTensorStorage(20), lambda: ListStorage(24), filled]
-)
-def test_the_writer_refuses_such_storages_in_a_stock_buffer_too(
-    storage: Callable[[], Any],
-) -> None:
-    with pytest.raises(ValueError, match="storage"):
-        TensorDictReplayBuffer(storage=storage(), writer=MultiBatchWriter(N), batch_size=M)

@@ -196,25 +196,6 @@ def test_a_loss_sees_updates_and_no_extra_parameters(name: str, functional: bool
     assert all(torch.equal(a, b) for a, b in zip(after, fresh, strict=True))
 
 
-@pytest.mark.parametrize("functional", [True, False])
-def test_an_optimiser_step_reaches_actor_and_critic(functional: bool) -> None:
-    normalizer = ObservationNormalizer(3)
-    actor = gaussian_actor(3, 2, normalizer=normalizer)
-    critic = value_critic(3, normalizer=normalizer)
-    batch = minibatch(actor)
-    loss = ClipPPOLoss(actor, critic, functional=functional)
-    before = [value.clone() for value in [*actor.parameters(), *critic.parameters()]]
-    statistics = copy.deepcopy(normalizer.state_dict())
-    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2)
-    out = loss(batch)
-    total: Tensor = out["loss_objective"] + out["loss_critic"]
-    torch.autograd.backward([total])
-    optimizer.step()
-    after = [*actor.parameters(), *critic.parameters()]
-    assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert all(torch.equal(statistics[k], v) for k, v in normalizer.state_dict().items())
-
-
 def test_a_collector_sees_updates_without_weight_sync() -> None:
     normalizer = ObservationNormalizer(3)
     actor = gaussian_actor(3, 1, normalizer=normalizer)
@@ -242,19 +223,6 @@ def test_sharing_survives_copies_of_the_pair() -> None:
         held = [m for m in twin.modules() if isinstance(m, ObservationNormalizer)]
         assert len(held) == 1
         assert held[0] is not normalizer
-
-
-@pytest.mark.parametrize("name", ACTORS)
-def test_state_dict_carries_weights_and_statistics(name: str) -> None:
-    source = BUILDERS[name](normalizer=ObservationNormalizer(3))
-    next(m for m in source.modules() if isinstance(m, ObservationNormalizer)).update(
-        torch.randn(9, 3)
-    )
-    target = BUILDERS[name](normalizer=ObservationNormalizer(3))
-    target.load_state_dict(source.state_dict())
-    td = frames(5)
-    key = "loc" if name == "gaussian" else "logits"
-    assert torch.equal(source(td.clone())[key], target(td)[key])
 
 
 @pytest.mark.parametrize("name", BUILDERS)

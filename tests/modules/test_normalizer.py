@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -61,11 +60,6 @@ def test_variance_is_floored() -> None:
     normalizer.update(torch.full((10, 1), 3.0))
     assert normalizer.variance.item() == 0.0
     torch.testing.assert_close(normalizer(torch.tensor([3.2])), torch.tensor([2.0]))
-
-
-def test_infinite_clip_does_not_clip() -> None:
-    normalizer = ObservationNormalizer(1, clip=math.inf)
-    assert normalizer(torch.tensor([1e6])).item() == 1e6
 
 
 @settings(deadline=None, max_examples=60)
@@ -136,14 +130,6 @@ def test_update_is_in_place_and_without_parameters() -> None:
     assert list(normalizer.parameters()) == []
 
 
-def test_gradient_flows_to_the_observation() -> None:
-    normalizer = ObservationNormalizer(1)
-    observation = torch.tensor([[0.5], [9.0]], requires_grad=True)
-    normalizer(observation).sum().backward()
-    assert observation.grad is not None
-    assert observation.grad.flatten().tolist() == [1.0, 0.0]
-
-
 @pytest.mark.parametrize("cast", ["half", "float", "double", "bfloat16"])
 def test_statistics_stay_float64_under_casts(cast: str) -> None:
     network = nn.Sequential(ObservationNormalizer(2), nn.Linear(2, 1))
@@ -177,16 +163,6 @@ def test_cuda_agrees_with_cpu() -> None:
     here.update(data)
     there.update(data)
     torch.testing.assert_close(there(data.cuda()).cpu(), here(data))
-
-
-def test_copies_are_independent_and_complete() -> None:
-    normalizer = ObservationNormalizer(2, clip=3.0, dtype=torch.float64)
-    normalizer.update(torch.randn(5, 2))
-    observation = torch.randn(4, 2)
-    for twin in (copy.deepcopy(normalizer), pickle.loads(pickle.dumps(normalizer))):
-        assert torch.equal(twin(observation), normalizer(observation))
-        twin.update(torch.randn(5, 2) + 100)
-        assert not torch.equal(twin(observation), normalizer(observation))
 
 
 def test_state_dict_round_trip_keeps_the_buffers() -> None:
@@ -265,8 +241,3 @@ def test_refuses_bad_arguments(
 ) -> None:
     with pytest.raises(error, match=message):
         ObservationNormalizer(**({"size": 2} | arguments))  # type: ignore[arg-type]
-
-
-def test_repr_names_the_arguments() -> None:
-    shown = repr(ObservationNormalizer(2))
-    assert shown == ("ObservationNormalizer(2, clip=5.0, min_variance=0.01, dtype=torch.float32)")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -221,14 +218,6 @@ def test_the_clip_range_anneals_by_assignment() -> None:
         loss.clip_epsilon = 0.1
 
 
-@pytest.mark.parametrize("name", ["entropy_coeff", "critic_coeff", "max_importance_ratio"])
-def test_integer_coefficients_anneal_as_numbers(name: str) -> None:
-    coefficient: dict[str, Any] = {name: 2}
-    loss = AmberPPOLoss(*networks(), **coefficient)
-    setattr(loss, name, 0.5)
-    assert getattr(loss, name).item() == 0.5
-
-
 def test_the_entropy_bonus() -> None:
     frames = collect(networks()[0])
     without = AmberPPOLoss(*networks())(frames)
@@ -238,44 +227,6 @@ def test_the_entropy_bonus() -> None:
     entropy = math.log(2 * math.pi) + 1
     assert emitted["entropy"].item() == pytest.approx(entropy, rel=1e-6)
     assert emitted["loss_entropy"].item() == pytest.approx(-0.01 * entropy, rel=1e-6)
-
-
-def test_state_round_trip() -> None:
-    frames = collect(networks()[0])
-    source = AmberPPOLoss(*networks(seed=0), clip_epsilon=0.3)
-    source.clip_epsilon = 0.125
-    target = AmberPPOLoss(*networks(seed=1), clip_epsilon=0.3)
-    assert not torch.equal(source(frames)["loss_critic"], target(frames)["loss_critic"])
-    state = {key: value.clone() for key, value in source.state_dict().items()}
-    target.load_state_dict(state)
-    for key, value in source(frames).items():
-        assert torch.equal(target(frames)[key], value), key
-    assert target.clip_epsilon.item() == 0.125
-
-
-@pytest.mark.parametrize("functional", [True, False])
-@pytest.mark.parametrize(
-    "duplicate", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))]
-)
-def test_copies_are_equal_and_separate(
-    functional: bool, duplicate: Callable[[AmberPPOLoss], AmberPPOLoss]
-) -> None:
-    loss = AmberPPOLoss(*networks(), functional=functional)
-    frames = collect(networks()[0])
-    step(loss, frames)  # nothing of a call's graph may be in the way
-    loss.zero_grad()
-    twin = duplicate(loss)
-    assert_equal(twin(frames), loss(frames))
-    before = loss(frames)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.add_(1)
-    assert_equal(loss(frames), before)
-
-
-def assert_equal(first: TensorDict, second: TensorDict) -> None:
-    assert {*first.keys()} == {*second.keys()}
-    assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
 def test_a_call_leaves_nothing_behind() -> None:

@@ -184,12 +184,6 @@ def test_it_is_not_an_environment_transform(wrap: Callable[[Any], Any]) -> None:
     env.close()
 
 
-def test_the_settings_are_shown(actor: Any) -> None:
-    shown = repr(ISStalenessFilter(actor, 0.125, metric="kl", report_only=True))
-    for part in ("drop_factor=0.125", "metric='kl'", "report_only=True", "action_log_prob"):
-        assert part in shown
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_actor_and_storage_may_be_on_different_devices() -> None:

@@ -163,13 +163,6 @@ def test_the_drop_factor_anneals(actor: Any) -> None:
     assert staleness.drop_factor == 0
 
 
-@pytest.mark.parametrize("number", [np.float16(0.5), np.float32(0.5), np.float64(0.5), np.int64(1)])
-def test_a_drop_factor_may_be_a_number_of_numpy_s(actor: Any, number: Any) -> None:
-    drop_factor = ISStalenessFilter(actor, number).drop_factor
-    assert type(drop_factor) is float
-    assert drop_factor == number
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("log_ratio", "non_finite", "capped", "finite_kl"),
