@@ -222,6 +222,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             raise RuntimeError("refresh() of an empty buffer: extend it with a batch first")
         stored = self._stored().reshape(-1, self.frames_per_batch)
         age = self.age
+        # Algorithm 1, lines 10 to 12: R' of each stored batch decides whether it is in use.
         ledger = self.staleness.measure(stored, age.to(stored.device or age.device))
         ledger["slot"] = torch.arange(len(age), device=ledger["age"].device)
         ledger = ledger[ledger["age"].argsort()]

@@ -312,6 +312,7 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
         rows = (slots[:, None] * self.frames_per_batch + frame).flatten()
         device = self._rng.device if self._rng is not None else rows.device
         order = torch.randperm(len(rows), generator=self._rng, device=device).to(rows.device)
+        # k N rows in minibatches of M_PPO k: N / M_PPO of them, whatever k is.
         return rows[order].view(-1, self.minibatch_size(batch_size, len(slots)))
 
 

@@ -246,9 +246,11 @@ class ISStalenessFilter(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write under ``mask_key`` which frames are of batches in use.
 
-        A TorchRL loss leaves out the others if its ``loss_mask_key`` names this key. That is safe
-        for losses with bounded ratios only: a masked frame whose ratio overflows still makes the
-        gradient NaN, as ``0 * inf``. :meth:`select` has no such limit.
+        A loss leaves out the others if its ``loss_mask_key`` names this key.
+        :class:`~amber_trl.objectives.AmberPPOLoss` removes them. A stock loss sets their
+        loss to 0, which is safe for bounded ratios only (a ratio that overflows makes the gradient
+        NaN, as ``0 * inf``), and counts them when it normalises advantages and in its metrics.
+        :meth:`select` has no such limits.
 
         Args:
             tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
