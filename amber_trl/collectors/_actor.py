@@ -38,8 +38,7 @@ _HOLDERS = (
     *(random.Random, np.random.Generator, np.random.RandomState),
 )
 
-Inputs = Sequence[Tensor]
-Frame = Callable[..., Sequence[Tensor]]
+Frame = Callable[[Tensor], Sequence[Tensor]]
 
 
 class FrameActor:
@@ -53,16 +52,17 @@ class FrameActor:
     def __init__(
         self,
         policy: TensorDictModuleBase,
+        observation_key: str,
         action_key: NestedKey,
         batch_size: torch.Size,
         *,
         capture: bool,
         compile: bool,
     ) -> None:
-        self.in_keys: list[NestedKey] = list(policy.in_keys)
         self.failure: str | None = None if capture else "capture=False"
         """Why the actor is called on every frame; None if it is not."""
-        self._policy, self._action_key, self._batch_size = policy, action_key, batch_size
+        self._policy, self._batch_size = policy, batch_size
+        self._key, self._action_key = observation_key, action_key
         self._capture, self._compile = capture, compile
         self._log_prob = _LogProb.of(policy)
         self._recording: Recording | None = None
@@ -80,27 +80,26 @@ class FrameActor:
         first = next(chain(self._policy.parameters(), self._policy.buffers()), None)
         return torch.device("cpu") if first is None else first.device
 
-    def call(self, inputs: Inputs) -> dict[NestedKey, Tensor]:
+    def call(self, observation: Tensor) -> dict[NestedKey, Tensor]:
         """Everything that the actor says it writes, for one frame."""
-        frame = TensorDict(dict(zip(self.in_keys, inputs, strict=True)), self._batch_size)
-        output = self._policy(frame)
+        output = self._policy(TensorDict({self._key: observation}, self._batch_size))
         found = ((key, output.get(key, None)) for key in self._policy.out_keys)
         return {key: value for key, value in found if value is not None}
 
-    def begin(self, inputs: Inputs) -> tuple[Tensor, Callable[[Inputs], Tensor]]:
-        """Acts on a batch's first frame, whose tensors are in the order of ``in_keys``.
+    def begin(self, observation: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Acts on a batch's first frame.
 
         Returns:
             The action, and the function that acts on each of the other frames.
         """
         device = self.device
         self._moves_to = None if device.type == "cpu" else device
-        inputs = self._moved(inputs)
+        observation = self._moved(observation)
         before = _generators(device)
         state = self._state()
-        first = self.call(inputs)
+        first = self.call(observation)
         self._first = {key: value.clone() for key, value in first.items()}
-        frame = self._recorded(inputs, before, state) if self._capture else None
+        frame = self._recorded(observation, before, state) if self._capture else None
         if frame is None:
             self._outputs, frame = list(first), self._called
         self._records = [tuple(self._first[key] for key in self._outputs)]
@@ -124,26 +123,24 @@ class FrameActor:
             outputs[self._log_prob.key] = self._log_prob(outputs, first, self._batch_size)
         return outputs
 
-    def _acting_by(self, frame: Frame) -> Callable[[Inputs], Tensor]:
+    def _acting_by(self, frame: Frame) -> Callable[[Tensor], Tensor]:
         record, moved, moves = self._records.append, self._moved, self._moves_to is not None
         action = self._outputs.index(self._action_key)
 
-        def act(inputs: Inputs) -> Tensor:
-            outputs = frame(*(moved(inputs) if moves else inputs))
+        def act(observation: Tensor) -> Tensor:
+            outputs = frame(moved(observation) if moves else observation)
             record(outputs)
             return outputs[action]
 
         return act
 
-    def _called(self, *inputs: Tensor) -> Sequence[Tensor]:
-        outputs = self.call(inputs)
+    def _called(self, observation: Tensor) -> Sequence[Tensor]:
+        outputs = self.call(observation)
         # The actor may return a tensor of its own, to be overwritten by the next call.
         return tuple(outputs[key].clone() for key in self._outputs)
 
-    def _moved(self, inputs: Inputs) -> Inputs:
-        if self._moves_to is None:
-            return inputs
-        return [tensor.to(self._moves_to) for tensor in inputs]
+    def _moved(self, observation: Tensor) -> Tensor:
+        return observation if self._moves_to is None else observation.to(self._moves_to)
 
     def _state(self) -> tuple[object, ...]:
         """What a call could change besides torch's generators. Its settings come first."""
@@ -152,7 +149,7 @@ class FrameActor:
         return _settings(self._policy), versions, random.getstate(), _numpy_generator()
 
     def _recorded(
-        self, inputs: Inputs, before: list[Tensor], state: tuple[object, ...]
+        self, observation: Tensor, before: list[Tensor], state: tuple[object, ...]
     ) -> Frame | None:
         """The function that acts as the actor did on the first frame; None if there is none."""
         if state[0] != self._settings:
@@ -169,12 +166,11 @@ class FrameActor:
                     "calling it changes its attributes, parameters or buffers, or draws Python's "
                     "or NumPy's random numbers"
                 )
-            if (frame := self._repeating(inputs, before, after)) is None:
-                self._recording = self._record(inputs, before)
-                frame = self._repeating(inputs, before, after)
+            if (frame := self._repeating(observation, before, after)) is None:
+                self._record(observation, before)
+                frame = self._repeating(observation, before, after)
             if frame is None:
                 raise NotRecordedError("its recorded torch calls do not give what it gives")
-            self._outputs = self._recording.outputs if self._recording else []
         except Exception as error:  # Whatever goes wrong here, calling the actor is right.
             self._recording = None
             self.failure = str(error) or repr(error)
@@ -184,40 +180,39 @@ class FrameActor:
             return None
         finally:
             _set_generators(after, self.device)
-        return self._compiled_or(frame, inputs, before, after) if self._compile else frame
+        return self._compiled_or(frame, observation, before, after) if self._compile else frame
 
-    def _record(self, inputs: Inputs, before: list[Tensor]) -> Recording:
+    def _record(self, observation: Tensor, before: list[Tensor]) -> None:
         def call() -> dict[NestedKey, Tensor]:
             _set_generators(before, self.device)
-            return self.call(inputs)
+            return self.call(observation)
 
-        others = random.getstate(), np.random.get_state()  # noqa: NPY002
-        try:
-            return Recording(call, inputs, None if self._log_prob is None else self._log_prob.key)
-        finally:
-            random.setstate(others[0])
-            np.random.set_state(others[1])  # noqa: NPY002
+        omitted = None if self._log_prob is None else self._log_prob.key
+        self._recording = Recording(call, observation, omitted)
+        self._outputs = self._recording.outputs
 
-    def _repeating(self, inputs: Inputs, before: list[Tensor], after: list[Tensor]) -> Frame | None:
+    def _repeating(
+        self, observation: Tensor, before: list[Tensor], after: list[Tensor]
+    ) -> Frame | None:
         """The recorded function, if it repeats the first frame bit for bit."""
         try:
             frame = None if self._recording is None else self._recording.begin()
-            agrees = frame is not None and self._agrees(frame, inputs, before, after, same)
+            agrees = frame is not None and self._agrees(frame, observation, before, after, same)
         except RuntimeError:  # The parameters have another dtype or shape by now.
             return None
         return frame if agrees else None
 
     def _compiled_or(
-        self, frame: Frame, inputs: Inputs, before: list[Tensor], after: list[Tensor]
+        self, frame: Frame, observation: Tensor, before: list[Tensor], after: list[Tensor]
     ) -> Frame:
         """The compiled function if it does what the actor did, up to rounding; else ``frame``."""
         assert self._recording is not None
         if self._compiled is None or not self._compiled.fits(self._recording):
             if self._compiled is not None:
                 _logger.warning("the actor has changed: it is compiled again, which takes long")
-            self._compiled = CompiledFrame(self._recording, inputs)
+            self._compiled = CompiledFrame(self._recording, observation)
         compiled = self._compiled.begin(self._recording)
-        agrees = self._agrees(compiled, inputs, before, after, _close)
+        agrees = self._agrees(compiled, observation, before, after, _close)
         _set_generators(after, self.device)
         if not agrees:
             _logger.warning("the compiled actor does not give what the actor gives: not used")
@@ -226,7 +221,7 @@ class FrameActor:
     def _agrees(
         self,
         frame: Frame,
-        inputs: Inputs,
+        observation: Tensor,
         before: list[Tensor],
         after: list[Tensor],
         equal: Callable[[Tensor, Tensor], bool],
@@ -234,7 +229,7 @@ class FrameActor:
         """Whether a function gives the first frame's outputs and draws as many random numbers."""
         assert self._recording is not None
         _set_generators(before, self.device)
-        outputs = zip(self._recording.outputs, frame(*inputs), strict=True)
+        outputs = zip(self._recording.outputs, frame(observation), strict=True)
         same_outputs = all(equal(value, self._first[key]) for key, value in outputs)
         return same_outputs and all(map(torch.equal, after, _generators(self.device)))
 

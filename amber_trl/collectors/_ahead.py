@@ -13,15 +13,15 @@ from amber_trl.collectors._recording import Recording
 
 
 class CompiledFrame:
-    """A recording's ``each`` as machine code, for inputs of the same shapes and strides only.
+    """A recording's ``each`` as machine code, for observations of the same shapes and strides only.
 
     It draws the same random numbers and gives the same outputs, up to rounding: some functions,
     such as tanh, are computed by other code than torch's own.
     """
 
-    def __init__(self, recording: Recording, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, recording: Recording, observation: Tensor) -> None:
         self._form = _form(recording)
-        example = (*(tensor.detach() for tensor in recording.kept), *inputs)
+        example = (*(tensor.detach() for tensor in recording.kept), observation)
         try:
             with (
                 shielded_children(),
@@ -45,10 +45,10 @@ class CompiledFrame:
         """Whether it does what a recording does, for parameters of the form they have now."""
         return self._form == _form(recording)
 
-    def begin(self, recording: Recording) -> Callable[..., Sequence[Tensor]]:
-        """The function from a frame's inputs to its outputs, for the parameters as they are."""
+    def begin(self, recording: Recording) -> Callable[[Tensor], Sequence[Tensor]]:
+        """The function from an observation to the outputs, for the parameters as they are."""
         run, kept = self._run, [tensor.detach() for tensor in recording.kept]
-        return lambda *inputs: run([*kept, *inputs])
+        return lambda observation: run([*kept, observation])
 
 
 def _form(recording: Recording) -> tuple[object, ...]:

@@ -61,13 +61,12 @@ def check_policy(policy: object, env: EnvBase) -> None:
             f"policy is a {type(policy).__name__}, not a tensordict.nn.TensorDictModuleBase: wrap "
             "it in a tensordict.nn.TensorDictModule with in_keys and out_keys"
         )
-    given = set(env.observation_spec.keys(True, True)) | set(env.done_keys)
-    unknown = [key for key in policy.in_keys if key not in given]
-    if unknown:
+    given = {*env.observation_spec.keys(True, True), *env.reward_keys, *env.done_keys}
+    (observed,) = env.observation_spec.keys(True, True)
+    if unknown := [key for key in policy.in_keys if key != observed]:
         raise ValueError(
-            f"policy reads {unknown}, but the environment gives only {sorted(map(str, given))}: only "
-            f"feed-forward actors of raw observations are supported; for a recurrent actor or one "
-            f"that needs a transform, {WAY_OUT}"
+            f"policy reads {unknown}, but only feed-forward actors of {observed!r} are supported: "
+            f"for a recurrent actor or one that needs a transform, {WAY_OUT}"
         )
     written = set(policy.out_keys)
     if env.action_key not in written:
@@ -75,18 +74,14 @@ def check_policy(policy: object, env: EnvBase) -> None:
             f"policy writes {sorted(map(str, written))}, but not the action {env.action_key!r}: "
             "name it so in out_keys"
         )
-    clash = sorted(
-        str(key)
-        for key in written
-        if key in given or key == "collector" or (isinstance(key, tuple) and key[0] == "next")
-    )
-    if clash:
+    paths = {key: (key,) if isinstance(key, str) else key for key in written}
+    reserved = given | {"next", "collector"}
+    if clash := [key for key, path in paths.items() if key in reserved or path[0] in reserved]:
         raise ValueError(
             f"policy writes {clash}, which are the environment's or the next frame's: rename them "
             f"in out_keys; for a recurrent actor, {WAY_OUT}"
         )
-    parts = ((key, (key,) if isinstance(key, str) else key) for key in written)
-    if private := sorted(str(key) for key, path in parts if any(p.startswith("_") for p in path)):
+    if private := [key for key, path in paths.items() if any(p.startswith("_") for p in path)]:
         raise ValueError(
             f"policy writes {private}: by private keys modules carry state from frame to frame, as "
             f"OrnsteinUhlenbeckProcessModule does, which is not supported; {WAY_OUT}, or rename "
@@ -121,8 +116,6 @@ def check_frames(frames_per_batch: int, total_frames: int, num_envs: int) -> Non
 
 def check_compilation(compile_policy: bool, capture: bool, policy_device: torch.device) -> None:
     """Refuses to compile what is not recorded, or not on the CPU."""
-    if not isinstance(compile_policy, bool):
-        raise TypeError(f"compile_policy={compile_policy!r} is not a bool: pass True or False")
     if compile_policy and not capture:
         raise ValueError(
             "compile_policy=True is given with capture=False, without which there is nothing to "

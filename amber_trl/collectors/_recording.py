@@ -32,8 +32,8 @@ class Recording:
     left out, except that random numbers are drawn as often as the actor draws them.
 
     Args:
-        call: calls the actor with ``inputs``. It is called twice, and both calls must agree.
-        inputs: the tensors that change from frame to frame.
+        call: calls the actor with the observation. It is called twice, and both must agree.
+        observation: the tensor that changes from frame to frame.
         omitted: an output to leave out.
 
     Raises:
@@ -41,14 +41,14 @@ class Recording:
     """
 
     each: GraphModule
-    """Maps :attr:`kept` and the inputs of a frame to its outputs."""
+    """Maps :attr:`kept` and the observation of a frame to its outputs."""
     kept: list[Tensor]
-    """What :attr:`each` reads besides the inputs, as it was at the last :meth:`begin`."""
+    """What :attr:`each` reads besides the observation, as it was at the last :meth:`begin`."""
 
     def __init__(
-        self, call: Callable[[], Outputs], inputs: Sequence[Tensor], omitted: NestedKey | None
+        self, call: Callable[[], Outputs], observation: Tensor, omitted: NestedKey | None
     ) -> None:
-        first, second = (_Recorder(inputs) for _ in range(2))
+        first, second = (_Recorder(observation) for _ in range(2))
         outputs = first.record(call, omitted)
         second.record(call, omitted)
         if not first.agrees(second):
@@ -59,11 +59,11 @@ class Recording:
         self._guards = list(first.guards.values())
         self._split(first, list(outputs.values()))
 
-    def begin(self) -> Callable[..., Sequence[Tensor]] | None:
+    def begin(self) -> Callable[[Tensor], Sequence[Tensor]] | None:
         """Computes what is the same for all frames, from the parameters as they are now.
 
         Returns:
-            The function from a frame's inputs to its outputs; None if the actor looked at a value
+            The function from an observation to the outputs; None if the actor looked at a value
             that has changed since, so that it must be recorded again.
         """
         *kept, seen = self._once.forward(*self._constants)
@@ -91,7 +91,7 @@ class Recording:
             if node in fixed:
                 new[node] = once.node_copy(node, new.__getitem__)
         once.output((*(new[node] for node in kept), [new[node] for node in recorder.guards]))
-        new = {node: each.placeholder(node.name) for node in (*kept, *recorder.inputs)}
+        new = {node: each.placeholder(node.name) for node in (*kept, recorder.observation)}
         for node in _calls(graph.nodes):
             if node not in fixed:
                 new[node] = each.node_copy(node, new.__getitem__)
@@ -103,18 +103,18 @@ class Recording:
 class _Recorder(TorchDispatchMode):
     """Writes every operation that reaches torch's dispatcher into a graph."""
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, observation: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
-        self.inputs = [self.graph.placeholder("observed") for _ in inputs]
+        self.observation = self.graph.placeholder("observation")
         self.constants: dict[Node, Tensor] = {}
         """Tensors that were there before the call: parameters, buffers and the like."""
         self.guards: dict[Node, object] = {}
         """Values that were told to Python, such as a condition on which the actor branches."""
-        self._given = {_address(tensor) for tensor in inputs}
+        self._given = {_address(observation)}
         self._written: set[int] = set()
-        self._nodes = dict(zip(map(id, inputs), self.inputs, strict=True))
-        self._alive: list[Any] = list(inputs)  # so that no id is used twice
+        self._nodes = {id(observation): self.observation}
+        self._alive: list[Any] = [observation]  # so that no id is used twice
 
     def record(self, call: Callable[[], Outputs], omitted: NestedKey | None) -> dict[Any, Node]:
         """Makes the call and returns the nodes of its outputs."""
@@ -125,13 +125,17 @@ class _Recorder(TorchDispatchMode):
     def agrees(self, other: "_Recorder") -> bool:
         """Whether two recordings of the same call are the same.
 
-        Numbers from elsewhere, such as another library's random numbers, differ between them.
+        Numbers from elsewhere, such as another library's random numbers, differ between them, and
+        tensors made by other means than torch's operations are others each time.
         """
-        pairs = zip(self.constants.values(), other.constants.values(), strict=False)
-        return str(self.graph) == str(other.graph) and all(a is b or same(a, b) for a, b in pairs)
+        pairs = zip(self.constants.items(), other.constants.values(), strict=False)
+        return str(self.graph) == str(other.graph) and all(
+            one is another or (_is_literal(node) and same(one, another))
+            for (node, one), another in pairs
+        )
 
     def fixed(self) -> set[Node]:
-        """What depends on no input, draws nothing, and is not written into."""
+        """What does not depend on the observation, draws nothing, and is not written into."""
         fixed = set(self.constants)
         for node in _calls(self.graph.nodes):
             pure = not _is_impure(node) and self._written.isdisjoint(node.meta["addresses"])
@@ -218,6 +222,11 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 def _one_hot(indices: Tensor, num_classes: int) -> Tensor:
     return (indices.unsqueeze(-1) == torch.arange(num_classes, device=indices.device)).long()
+
+
+def _is_literal(constant: Node) -> bool:
+    """Whether a tensor was written out in the actor's code, as in ``torch.tensor(0.5)``."""
+    return all(user.target is torch.ops.aten.lift_fresh.default for user in constant.users)
 
 
 def _calls(nodes: Iterable[Node]) -> list[Node]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor, nn
+from torch import nn
 from torchrl._utils import seed_generator
 from torchrl.collectors import BaseCollector
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
@@ -134,7 +134,12 @@ class GymCollector(BaseCollector):
         set_exploration_modules_spec_from_env(policy, env)
         self._read_action = action_reader(env)
         self._actor = FrameActor(
-            policy, env.action_key, env.batch_size, capture=capture, compile=compile_policy
+            policy,
+            self._envs.key,
+            env.action_key,
+            env.batch_size,
+            capture=capture,
+            compile=compile_policy,
         )
         check_compilation(compile_policy, capture, self._actor.device)
         self._traj_ids = TrajectoryIds(self._envs.num_envs)
@@ -181,7 +186,7 @@ class GymCollector(BaseCollector):
     def _collect(self) -> TensorDictBase:
         frames, step, read = self.frames_per_batch, self._envs.step, self._read_action
         self._envs.start(frames)
-        rows = self._rows(frames)
+        rows = self._envs.inputs()
         with set_exploration_type(self.exploration_type):
             action, act = self._actor.begin(rows[0])
             step(0, read(action))
@@ -200,12 +205,9 @@ class GymCollector(BaseCollector):
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Resets the environments with seeds: ``seed`` for the first, one more for each next.
 
-        Args:
-            seed: integer of at least 0.
-            static_seed: whether to return ``seed`` itself.
-
         Returns:
-            The seed to give to another collector, as TorchRL computes it.
+            The seed to give to another collector, as TorchRL computes it, or ``seed`` itself if
+            ``static_seed``.
         """
         self._envs.reset(seed=seed)
         if not self._restarted:
@@ -302,13 +304,7 @@ class GymCollector(BaseCollector):
     def shutdown(
         self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True
     ) -> None:
-        """Ends the collection. A second call does nothing.
-
-        Args:
-            timeout: for collectors with workers; has no effect.
-            close_env: whether to close the environment as well.
-            raise_on_error: whether an error in closing it is raised.
-        """
+        """Ends the collection and closes the environment. ``timeout`` is for other collectors."""
         if self.closed:
             return
         self.closed = True
@@ -326,14 +322,5 @@ class GymCollector(BaseCollector):
     def _try_policy(self) -> None:
         """Calls the actor once, as TorchRL's collector does when it is built."""
         self._envs.start(1)
-        written = self._actor.call(self._rows(1)[0])
+        written = self._actor.call(self._envs.inputs()[0])
         check_action(written[self.env.action_key], self.env)
-
-    def _rows(self, frames: int) -> list[tuple[Tensor, ...]]:
-        """The actor's inputs in each frame; filled as the batch goes."""
-        never = torch.zeros(*self.env.batch_size, 1, dtype=torch.bool)
-        columns = [
-            self._envs.inputs() if key == self._envs.key else [never] * frames
-            for key in self._actor.in_keys
-        ]
-        return list(zip(*columns, strict=True)) if columns else [()] * frames

@@ -110,6 +110,9 @@ RECORDED: dict[str, TensorDictModuleBase] = {
     "branch on a buffer": acting(_branch_on_level),
     "autocast": acting(_autocast),
     "in place on a network's output": acting(lambda self, x: torch.relu_(self.inner(x))),
+    "literals": acting(
+        lambda self, x: self.inner(x) * torch.tensor(0.5) + torch.tensor([0.1]) + torch.ones(1)
+    ),
     "index by integers": acting(_index_by_integers),
 }
 

@@ -199,17 +199,19 @@ def test_log_probabilities_are_the_actors_own(
 ) -> None:
     """Also where they are evaluated for the batch at once, so vectorised differently."""
     actor = make(5, action_size)
-    frames = FrameActor(actor, "action", torch.Size([num_envs]), capture=True, compile=False)
+    frames = FrameActor(
+        actor, "observation", "action", torch.Size([num_envs]), capture=True, compile=False
+    )
     rows = torch.randn(37, num_envs, 5)
     with torch.no_grad():
         torch.manual_seed(2)
-        _, act = frames.begin([rows[0]])
+        _, act = frames.begin(rows[0])
         for row in rows[1:]:
-            act([row])
+            act(row)
         outputs = frames.finish()
         torch.manual_seed(2)
         for frame, row in enumerate(rows):
-            for key, value in frames.call([row]).items():
+            for key, value in frames.call(row).items():
                 assert torch.equal(outputs[key][frame], value), key
     assert frames.failure is None
 
