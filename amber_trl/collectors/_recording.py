@@ -74,23 +74,24 @@ class Recording:
         graph, fixed = recorder.graph, recorder.fixed()
         if not fixed.issuperset(recorder.guards):
             raise NotRecordedError("it looks at the values of a tensor that differs by frame")
-        if shapeless := [
-            node for node in graph.nodes if "by_values" in node.meta and node not in fixed
-        ]:
-            raise NotRecordedError(f"a shape depends on values ({shapeless[0].target})")
+        if any("by_values" in node.meta and node not in fixed for node in graph.nodes):
+            raise NotRecordedError("the shape of a result depends on the values of a tensor")
         graph.output((*outputs, *recorder.guards))
         graph.eliminate_dead_code(_is_impure)
+        # Fixed nodes that outputs or the other nodes read pass from one function to the other.
         kept = [
             node
             for node in graph.nodes
             if node in fixed and (node in outputs or not fixed.issuperset(_calls(node.users)))
         ]
         once, each = Graph(), Graph()
+        # Constants -> (kept, guards).
         new = {node: once.placeholder(node.name) for node in recorder.constants}
         for node in _calls(graph.nodes):
             if node in fixed:
                 new[node] = once.node_copy(node, new.__getitem__)
         once.output((*(new[node] for node in kept), [new[node] for node in recorder.guards]))
+        # (kept, observation) -> outputs.
         new = {node: each.placeholder(node.name) for node in (*kept, recorder.observation)}
         for node in _calls(graph.nodes):
             if node not in fixed:
