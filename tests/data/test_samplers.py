@@ -251,13 +251,6 @@ def test_ran_out_is_as_torchrl_has_it(buffer_type: type[ReplayBuffer]) -> None:
 
 
 @BUFFERS
-def test_prefetching_stock_buffer_ends_its_epochs_too(buffer_type: type[ReplayBuffer]) -> None:
-    buffer = make_buffer(buffer_type, AdaptiveMinibatchSampler(8), 3, prefetch=3)
-    for _ in range(3):
-        assert sorted(flat(rows_seen(buffer))) == list(range(24))
-
-
-@BUFFERS
 @pytest.mark.parametrize("sampler_type", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])
 def test_the_generator_decides_the_epoch_and_nothing_else_does(
     buffer_type: type[ReplayBuffer], sampler_type: type[MultiBatchSampler]

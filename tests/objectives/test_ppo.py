@@ -12,7 +12,6 @@ from tensordict.nn import set_composite_lp_aggregate
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss, SoftUpdate
 
-from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
 from tests.objectives.problem import collect, networks, step
 from tests.transforms.problem import ACTORS
@@ -237,19 +236,3 @@ def test_a_call_leaves_nothing_behind() -> None:
     assert (frames == stored).all()
     assert {*frames.keys()} == {*stored.keys()}
     assert not [name for name, value in vars(loss).items() if isinstance(value, Tensor)]
-
-
-def test_the_networks_are_the_ones_given() -> None:
-    normalizer = ObservationNormalizer(3)
-    actor, critic = (
-        gaussian_actor(3, 2, normalizer=normalizer),
-        value_critic(3, normalizer=normalizer),
-    )
-    for functional in (True, False):
-        loss = AmberPPOLoss(actor, critic, functional=functional)
-        networks_own = {id(p) for p in (*actor.parameters(), *critic.parameters())}
-        assert {id(p) for p in loss.parameters()} == networks_own
-        frames = collect(actor)
-        before = loss(frames)["loss_critic"]
-        normalizer.update(3 * torch.randn(64, 3))
-        assert not torch.equal(loss(frames)["loss_critic"], before)

@@ -242,16 +242,17 @@ class Squashed(TransformedDistribution):
         super().__init__(Normal(loc, scale), [TanhTransform()])
 
 
-@pytest.mark.parametrize("name", ["tanh_normal", "truncated_normal"])
-def test_per_dimension_refuses_other_distributions(name: str) -> None:
-    actor = ACTORS[name]()
-    with pytest.raises(ValueError, match=r"per_dimension.*Gaussian.*Normal"):
-        ISStalenessFilter(actor, metric="per_dimension").measure(collect(actor, 8))
-
-
-def test_per_dimension_refuses_a_transformed_gaussian() -> None:
-    actor = make_actor(Gaussian(1), Squashed, ["loc", "scale"])
-    with pytest.raises(ValueError, match=r"per_dimension.*Squashed"):
+@pytest.mark.parametrize(
+    "make_one",
+    [
+        ACTORS["tanh_normal"],
+        ACTORS["truncated_normal"],
+        lambda: make_actor(Gaussian(1), Squashed, ["loc", "scale"]),
+    ],
+)
+def test_per_dimension_refuses_other_distributions(make_one: Any) -> None:
+    actor = make_one()
+    with pytest.raises(ValueError, match="per_dimension"):
         ISStalenessFilter(actor, metric="per_dimension").measure(collect(actor, 8))
 
 
@@ -376,21 +377,6 @@ def test_an_actor_that_writes_entries_of_what_its_distribution_reads() -> None:
     assert "params" not in staleness.in_keys
     assert torch.equal(staleness.measure(frames)["staleness"], expected["staleness"])
     assert expected["staleness"].min() > 0
-
-
-def test_an_observation_of_several_entries() -> None:
-    class Inside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Gaussian()
-
-        def forward(self, observation: TensorDict) -> tuple[Tensor, Tensor]:
-            return self.inner(observation["joints"])
-
-    actor = make_actor(Inside(), IndependentNormal, ["loc", "scale"])
-    observation = TensorDict({"joints": torch.randn(2, 5, 3)}, [2, 5])
-    frames = actor(TensorDict({"observation": observation}, [2, 5])).detach()
-    assert ISStalenessFilter(actor).measure(frames)["staleness"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("key", ["loc", "scale"])

@@ -122,15 +122,6 @@ def test_a_masked_overflow_still_poisons_the_gradient(actor: Any, frames: Tensor
     assert gradients(loss, selected).isfinite().all()
 
 
-def test_a_stock_buffers_storage(actor: Any, frames: TensorDict) -> None:
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(24), batch_size=4)
-    for batch in frames:
-        buffer.extend(batch)
-    selected = ISStalenessFilter(actor).select(buffer[:].view(3, 8))
-    assert selected["frame"].tolist() == [*range(8), *range(16, 24)]
-    assert "staleness_mask" not in buffer[:]
-
-
 def test_in_a_stock_buffer_it_marks_minibatches(actor: Any, frames: TensorDict) -> None:
     staleness = ISStalenessFilter(actor)
     buffer = TensorDictReplayBuffer(
@@ -141,11 +132,3 @@ def test_in_a_stock_buffer_it_marks_minibatches(actor: Any, frames: TensorDict) 
     buffer.extend(frames[STALE])
     assert not buffer.sample()["staleness_mask"].any()
     assert not any("actor" in str(key) for key in buffer.state_dict()["_transforms"])
-
-
-def test_report_only_and_no_limit_select_everything(actor: Any, frames: TensorDict) -> None:
-    reporting = ISStalenessFilter(actor, report_only=True)
-    unlimited = ISStalenessFilter(actor, drop_factor=float("inf"))
-    for staleness in (reporting, unlimited):
-        assert torch.equal(staleness.select(frames)["frame"], frames["frame"].flatten())
-        assert staleness(frames)["staleness_mask"].all()

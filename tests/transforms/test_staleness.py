@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, lazy_stack
+from tensordict import TensorDict
 from torch import Tensor
 
 from amber_trl.transforms import ISStalenessFilter, Reason
@@ -60,15 +60,6 @@ def test_ledger_by_hand(actor: Any) -> None:
         )
 
 
-def test_columns_have_one_number_per_batch(actor: Any) -> None:
-    age = torch.tensor([1, 0])
-    ledger = ISStalenessFilter(actor).measure(collect(actor, 2, 5), age)
-    assert ledger.batch_size == (2,)
-    for column, dtype in (COLUMNS | {"age": torch.int64}).items():
-        assert (ledger[column].shape, ledger[column].dtype) == ((2,), dtype), column
-    assert ledger["age"].tolist() == [1, 0]
-
-
 def test_one_batch_is_a_ledger_of_one_row(actor: Any) -> None:
     frames = collect(actor, 3, 7)
     drift(actor)
@@ -100,21 +91,6 @@ def test_chunks_change_nothing(actor: Any, chunk_size: int, metric: Any) -> None
     chunked = ISStalenessFilter(actor, metric=metric, chunk_size=chunk_size).measure(frames)
     for column in COLUMNS:
         torch.testing.assert_close(chunked[column], whole[column], rtol=1e-12, atol=1e-14)
-
-
-def test_chunks_bound_a_forward_pass(actor: Any) -> None:
-    frames, rows = collect(actor, 3, 7), []
-    actor.module[0].register_forward_hook(lambda module, args, out: rows.append(len(args[0])))
-    ISStalenessFilter(actor, chunk_size=10).measure(frames)
-    assert rows == [10, 10, 1]
-
-
-def test_a_stack_of_batches_is_read_like_one_tensordict(actor: Any) -> None:
-    frames = collect(actor, 2, 5)
-    drift(actor)
-    staleness = ISStalenessFilter(actor)
-    stacked = lazy_stack([frames[0].clone(), frames[1].clone()])
-    assert torch.equal(staleness.measure(stacked)["kl"], staleness.measure(frames)["kl"])
 
 
 @pytest.mark.parametrize("drop_factor", [0, 0.25, INF])
