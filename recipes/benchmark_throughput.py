@@ -2,8 +2,8 @@
 
     pip install "amber_trl[benchmark]"
     python recipes/benchmark_throughput.py
-    python recipes/benchmark_throughput.py --parts loop --repeats 3
-    python recipes/benchmark_throughput.py --parts loop collector limits --json speed.json
+    python recipes/benchmark_throughput.py --repeats 3 --json speed.json
+    python recipes/benchmark_throughput.py --limits
 
 Prints tables in Markdown: frames per second of each stage of training, and what they are compared
 with; about ten minutes on two quiet cores. Each program runs in a process of its own, on one
@@ -17,11 +17,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from ranges import Range, check_fields
@@ -30,22 +29,20 @@ from throughput.limits import limits
 from throughput.rounds import Programs, Workload, measure, settle
 from throughput.tables import Results, column, machine, median, rate, ratio, spread, version
 
-Part = Literal["loop", "collector", "limits"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """What to measure. Where a default is None, the text says what it stands for."""
 
-    parts: tuple[Part, ...] = ("loop", "collector")
-    """loop: whole training. collector: collection alone. limits: memory and time as more
-    batches are stored (twenty minutes more), and whether the project's targets are met."""
+    limits: bool = False
+    """Also measure memory and time as more batches are stored (twenty minutes), and say whether the
+    project's targets are met."""
     env_id: str | None = None
     """Gymnasium id of a task with continuous actions (HalfCheetah-v5; smoke: Pendulum-v1)."""
     repeats: Annotated[int | None, Range(1)] = None
     """Rounds that count, in each of which every program runs one iteration (10; smoke: 1)."""
     compile: bool = True
-    """Compile this library's update, and measure the hand-written one compiled too (smoke: never)."""
+    """Compile this library's update and the hand-written one (smoke: never)."""
     device: str = "cpu"
     """Torch device of this library's networks and storage; the others stay on the CPU."""
     json: Path | None = None
@@ -74,16 +71,18 @@ def loop(work: Workload, repeats: int, results: Results) -> None:
     for envs in (1, 8):
         measured[f"ppo, {envs}"] = programs.recipe("ppo", envs)
         measured[f"amber, {envs}"] = programs.recipe("amber", envs)
+        stock_collector = programs.recipe("ppo", envs, collector="torchrl")
+        measured[f"ppo with TorchRL's Collector, {envs}"] = stock_collector
+        simulator = partial(hand_written.simulate, num_envs=envs)
+        measured[f"simulator, random actions, {envs}"] = simulator, 1
         if version("stable_baselines3"):
             program = partial(programs.stable_baselines3, num_envs=envs)
             measured[f"Stable-Baselines3 PPO, {envs}"] = program, 1
         if envs == 1:
             measured["stock TorchRL PPO, 1"] = programs.stock_torchrl, 1
         for name, batches in (("ppo", 1), ("amber", 8)):
-            for mode in _modes(work):
-                title = f"hand-written {name}, {mode}, {envs}"
-                by_hand = partial(hand_written.train, num_envs=envs, batches=batches)
-                measured[title] = partial(by_hand, compile=mode == "compiled"), 1
+            program = partial(hand_written.train, num_envs=envs, batches=batches)
+            measured[f"hand-written {name}, {envs}"] = program, 1
     samples = results.samples["loop"] = measure(measured, work, repeats, "loop")
     frames, rows = work.frames_per_batch, []
     for name in samples:
@@ -103,42 +102,15 @@ def loop(work: Workload, repeats: int, results: Results) -> None:
     results.table("Training, frames per second, and peak memory", header, rows)
 
 
-def collector(work: Workload, repeats: int, results: Results) -> None:
-    """Collection alone."""
-    measured: Programs = {}
-    for envs in (1, 8):
-        simulator = partial(hand_written.simulate, num_envs=envs)
-        measured[f"simulator, random actions, {envs}"] = simulator, 1
-        for name, kind in (("GymCollector", "fast"), ("TorchRL's Collector", "torchrl")):
-            program = partial(programs.collect, collector=kind, num_envs=envs)
-            measured[f"{name}, {envs}"] = program, 1
-    samples = results.samples["collector"] = measure(measured, work, repeats, "collector")
-    rows = []
-    for name in samples:
-        program_, _, envs_ = name.rpartition(", ")
-        times = ratio(samples, f"TorchRL's Collector, {envs_}", name)
-        rates = rate(samples, name, work.frames_per_batch)
-        rows.append([program_, envs_, spread(rates, ",.0f"), median(times, ".2f")])
-    header = ["program", "envs", "collection", "x TorchRL's Collector"]
-    results.table("Collection alone, frames per second", header, rows)
-
-
-_PARTS: dict[Part, Callable[[Workload, int, Results], None]] = {
-    "loop": loop,
-    "collector": collector,
-    "limits": limits,
-}
-
-
 def run(config: Config) -> Results:
     """Measures what is asked for."""
     check_fields(config)
     settle()
     work, results, load = workload(config), Results(), os.getloadavg()[0]
-    programs.check(work)
     repeats = config.repeats or (1 if config.smoke else 10)
-    for name in sorted(config.parts, key=list(_PARTS).index):
-        _PARTS[name](work, repeats, results)
+    loop(work, repeats, results)
+    if config.limits:
+        limits(work, repeats, results)
     results.lines[:0] = [
         f"{work.env_id}, N = {work.frames_per_batch}, epochs: {work.epochs}, minibatches of "
         f"{work.minibatch_size} frames per batch in use, one thread, networks on {work.device}; "
@@ -156,14 +128,10 @@ def main() -> int:
     config = tyro.cli(Config, description=__doc__)
     try:
         results = run(config)
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         sys.exit(f"error: {error}")
     sys.stdout.write("\n".join(results.lines))
     return 0
-
-
-def _modes(work: Workload) -> tuple[str, ...]:
-    return ("eager", "compiled") if work.compile else ("eager",)
 
 
 if __name__ == "__main__":

@@ -114,15 +114,22 @@ def show(config: Config, parts: Mapping[str, list[Job]]) -> None:
 
 
 def publish(found: Iterable[Job], directory: Path) -> None:
-    """Adds the finished runs to an archive."""
+    """Adds the finished runs to an archive, each read first as the report reads it."""
+    from study.read import RunError, read_finished_run  # needs the extra `study`
+
     done: dict[str, str] = {}
     for job in found:
         done[job.name] = runs.state(job)
         if done[job.name] == "finished":
-            archive(job, directory)
-            done[job.name] = "archived"
-            _say(f"archived    {job.name}")
-    _say(_counts(done.values()))
+            try:
+                read_finished_run(job.run_dir)
+            except RunError as error:
+                done[job.name] = "left out"
+                _say(f"left out    {error}")
+            else:
+                archive(job, directory)
+                done[job.name] = "archived"
+    _say(f"{_counts(done.values())} in {directory}")
 
 
 def make(config: Config, found: list[Job]) -> int:

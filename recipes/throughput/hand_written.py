@@ -16,6 +16,8 @@ from throughput.rounds import Clock, Report, Workload
 
 CLIP_EPSILON, LEARNING_RATE, ADAM_EPS = 0.3, 3e-4, 1e-5
 MIN_VARIANCE, CLIP = 1e-2, 5.0
+KEYS = ("observation", "action", "action_log_prob", "advantage", "value_target")
+"""What is stored of a frame."""
 
 
 def random_problem(work: Workload) -> tuple[Any, Any, TensorDict]:
@@ -42,7 +44,7 @@ class HandWrittenUpdate:
         actor: gives the first weights and the observation statistics.
         critic: gives the first weights.
         stored: the frames.
-        compile: whether to compile it, Adam included. Otherwise it uses torch's fused Adam.
+        compile: whether to compile it, Adam included.
     """
 
     def __init__(self, actor: Any, critic: Any, stored: TensorDict, *, compile: bool) -> None:
@@ -50,26 +52,17 @@ class HandWrittenUpdate:
         self.weights = [parameter.detach().clone().requires_grad_() for parameter in parameters]
         normalizer = next(m for m in actor.modules() if isinstance(m, ObservationNormalizer))
         self._statistics = normalizer.mean, normalizer.variance.clamp_min(MIN_VARIANCE).sqrt()
-        names = ("observation", "action", "action_log_prob", "advantage", "value_target")
-        self._stored = [stored[name] for name in names]
+        self._stored = [stored[name] for name in KEYS]
+        self._moments = [[torch.zeros_like(w) for w in self.weights] for _ in range(2)]
+        self._steps = torch.zeros((), dtype=torch.float64, device=self.weights[0].device)
+        self._step = self._update
         if compile:
-            self._moments = [[torch.zeros_like(w) for w in self.weights] for _ in range(2)]
-            self._steps = torch.zeros((), dtype=torch.float64, device=self.weights[0].device)
-            self._compiled = torch.compile(self._update, dynamic=False, fullgraph=True)
-        else:
-            self._adam = torch.optim.Adam(self.weights, lr=LEARNING_RATE, eps=ADAM_EPS, fused=True)
-        self._compile = compile
+            self._step = torch.compile(self._update, dynamic=False, fullgraph=True)
 
     def __call__(self, index: Tensor) -> None:
         """One update on the rows of an index."""
-        if self._compile:
-            with torch.no_grad():
-                self._compiled(index)
-        else:
-            gradients = torch.autograd.grad(self._loss(self.weights, index), self.weights)
-            for weight, gradient in zip(self.weights, gradients, strict=True):
-                weight.grad = gradient
-            self._adam.step()
+        with torch.no_grad():
+            self._step(index)
 
     def act(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Draws actions, as collection does at every step."""
@@ -116,21 +109,22 @@ def _log_prob(action: Tensor, loc: Tensor, log_std: Tensor) -> Tensor:
 
 def simulate(work: Workload, report: Report, *, num_envs: int) -> None:
     """The simulator alone, stepped with random actions."""
-    step = _stepper(work, num_envs)
+    step, clock = _stepper(work, num_envs), Clock()
     while True:
+        clock.lap()
         for frame in range(work.frames_per_batch // num_envs):
             step(frame)
-        report()
+        report(collect=clock.lap())
 
 
-def train(work: Workload, report: Report, *, num_envs: int, batches: int, compile: bool) -> None:
+def train(work: Workload, report: Report, *, num_envs: int, batches: int) -> None:
     """The simulator, and as many forward and backward passes and Adam steps as an iteration has.
 
     Nothing is logged, checked or stored.
     """
     step = _stepper(work, num_envs)
     actor, critic, stored = random_problem(work)
-    learner = HandWrittenUpdate(actor, critic, stored, compile=compile)
+    learner = HandWrittenUpdate(actor, critic, stored, compile=work.compile)
     observation = stored["observation"][:num_envs]
     clock = Clock()
     while True:

@@ -10,7 +10,6 @@ import importlib
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDictBase
 from torchrl.collectors import Collector
 from torchrl.data import (
-    Categorical,
     LazyTensorStorage,
     SamplerWithoutReplacement,
     TensorDictReplayBuffer,
@@ -32,7 +30,6 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
 from amber_trl.data import MultiBatchReplayBuffer
-from amber_trl.envs import make_env
 from amber_trl.modules import gaussian_actor, value_critic
 from amber_trl.runs import RunDirectory
 from throughput import hand_written
@@ -51,14 +48,6 @@ def recipe_config(work: Workload, **options: Any) -> EffectiveConfig:
     shared |= {"total_frames": _ITERATIONS * work.frames_per_batch}
     shared |= {"compile": "on" if work.compile else "off"}
     return resolve(Config(**shared | options))
-
-
-def check(work: Workload) -> None:
-    """Raises a ValueError if not all programs can do this work."""
-    env = make_env(work.env_id, 1, seed=0)
-    if isinstance(env.action_spec, Categorical):
-        raise ValueError(f"env_id={work.env_id!r} has discrete actions: choose another task")
-    env.close()
 
 
 class _ReportingDirectory(RunDirectory):
@@ -96,43 +85,15 @@ def this_recipe(work: Workload, report: Report, **options: Any) -> None:
         ppo.learn(config, env, directory)
 
 
-def recipe(
-    setup: str, num_envs: int, num_batches: int = 8, drop_factor: float = math.inf
-) -> tuple[Program, int]:
+def recipe(setup: str, num_envs: int, **options: Any) -> tuple[Program, int]:
     """The main recipe, and the iterations that fill its batches and warm it up.
 
-    ``amber`` has all batches in use if the drop factor is infinite, and the newest alone if it is 0.
+    All batches of ``amber`` are in use, unless the options give another drop factor.
     """
-    options: dict[str, Any] = {"setup": setup, "num_envs": num_envs}
-    if setup == "ppo":
-        return partial(this_recipe, **options), 3
-    options |= {"num_batches": num_batches, "drop_factor": drop_factor}
-    return partial(this_recipe, **options), num_batches + 2
-
-
-def stored_bytes(work: Workload, num_batches: int) -> int:
-    """Bytes that the main recipe's buffer takes to store batches."""
-    config = recipe_config(work, num_batches=num_batches)
-    env = make_env(config.env_id, config.num_envs, seed=0)
-    actor, critic, *_ = ppo.build_networks(config, env)
-    replay = ppo.build_replay(config, actor)
-    frames = config.frames_per_batch // config.num_envs
-    batch = env.rollout(frames, actor, break_when_any_done=False)
-    with torch.no_grad():
-        replay.extend(GAE(gamma=0.99, lmbda=0.95, value_network=critic)(batch))
-    env.close()
-    stored = replay.storage[:].values(include_nested=True, leaves_only=True)
-    return num_batches * sum(tensor.nbytes for tensor in stored)
-
-
-def collect(work: Workload, report: Report, *, num_envs: int, collector: str) -> None:
-    """Collection alone, by the recipe's builders."""
-    work = replace(work, compile=False)
-    config = recipe_config(work, num_envs=num_envs, collector=collector)
-    env = ppo.build_env(config)
-    actor, *_ = ppo.build_networks(config, env)
-    for _ in ppo.build_collector(config, env, actor, config.total_frames):
-        report()
+    if setup == "amber":
+        options = {"num_batches": 8, "drop_factor": math.inf} | options
+    program = partial(this_recipe, setup=setup, num_envs=num_envs, **options)
+    return program, options.get("num_batches", 1) + 2
 
 
 def stock_torchrl(work: Workload, report: Report) -> None:

@@ -135,7 +135,9 @@ class _PipedReport:
 
     def __call__(self, **parts: float) -> None:
         whole = time.perf_counter() - self._start
-        self._pipe.send({"whole": whole, "peak": peak_bytes(), **parts})
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if sys.platform == "darwin" else 1024
+        self._pipe.send({"whole": whole, "peak": peak, **parts})
         self._wait()
 
     def _wait(self) -> None:
@@ -163,9 +165,3 @@ def _run(pipe: Connection, program: Program, work: Workload) -> None:
         pass
     except Exception:
         pipe.send(traceback.format_exc())
-
-
-def peak_bytes() -> int:
-    """The most memory that this process has held."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
