@@ -18,24 +18,18 @@ from amber_trl.runs.policies import Policy
 MAX_FRAMES = 100_000
 """Frames after which an episode is taken to have no end."""
 
-_LARGEST_SEED = 2**31 - 1
 
+@contextmanager
+def acting_in_env(
+    policy: Policy, copies: int, *, deterministic: bool, seed: int, **env_kwargs: Any
+) -> Iterator[EnvBase]:
+    """Fresh copies of a policy's environment, closed at the end.
 
-def check_numbers(*, seed: int, episodes: int = 1, max_frames: int = MAX_FRAMES) -> None:
-    """Refuses numbers that are no integers or out of range."""
-    for name, value in (("episodes", episodes), ("max_frames", max_frames)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} must be an integer of at least 1")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST_SEED:
-        raise ValueError(f"seed={seed!r} must be an integer from 0 to {_LARGEST_SEED}")
-
-
-def make_fitting_env(policy: Policy, copies: int, *, seed: int, **env_kwargs: Any) -> EnvBase:
-    """Fresh copies of a policy's environment.
+    Inside, the actor takes its mean action, or draws with a generator that lives only here.
 
     Raises:
-        ValueError: the policy has weights that are not finite, or the environment is unknown or
-            has other spaces than the policy.
+        ValueError: if a weight is not finite, or the environment is unknown or has other spaces than
+            the policy.
     """
     for name, weight in policy.actor.state_dict().items():
         if isinstance(weight, Tensor) and not weight.isfinite().all():
@@ -43,6 +37,7 @@ def make_fitting_env(policy: Policy, copies: int, *, seed: int, **env_kwargs: An
                 f"the policy for env_id={policy.env_id!r} cannot be played: its {name!r} is not "
                 "finite. Take a checkpoint from before its training diverged"
             )
+    kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     try:
         env = make_env(policy.env_id, copies, seed=seed, **env_kwargs)
     except (TypeError, gymnasium.error.Error) as error:
@@ -50,27 +45,28 @@ def make_fitting_env(policy: Policy, copies: int, *, seed: int, **env_kwargs: An
             f"env_id={policy.env_id!r} cannot be made for this policy: {error}"
         ) from error
     try:
-        _check_spaces(policy, env)
-    except BaseException:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), set_exploration_type(kind):
+            _check_spaces(policy, env)
+            torch.manual_seed(seed)
+            yield env
+    finally:
         env.close()
-        raise
-    return env
 
 
 def step(
     policy: Policy, env: EnvBase, frames: TensorDictBase
 ) -> tuple[TensorDictBase, TensorDictBase]:
-    """One frame in every copy, as ``step_and_maybe_reset``; all numbers in it are finite."""
-    _check_finite(policy, "observation", frames["observation"])
-    try:
-        acted = policy.actor(frames)
-    except ValueError as error:  # torch's check of the distribution's parameters
-        raise ValueError(
-            f"the policy for env_id={policy.env_id!r} gives no distribution: {_first_line(error)}"
-        ) from error
-    _check_finite(policy, "action", acted["action"])
-    taken, frames = env.step_and_maybe_reset(acted)
-    _check_finite(policy, "reward", taken["next", "reward"])
+    """One frame in every copy, as ``step_and_maybe_reset`` returns it.
+
+    Raises:
+        ValueError: if a number is not finite, since the episode then has no return.
+    """
+    taken, frames = env.step_and_maybe_reset(policy.actor(frames))
+    for key in ("observation", "reward"):
+        if not (value := taken["next", key]).isfinite().all():
+            raise ValueError(
+                f"the {key} in env_id={policy.env_id!r} is not finite: {value.flatten().tolist()}"
+            )
     return taken, frames
 
 
@@ -83,41 +79,18 @@ def endless(policy: Policy, max_frames: int) -> RuntimeError:
     )
 
 
-@contextmanager
-def acting(deterministic: bool, seed: int) -> Iterator[None]:
-    """Inside, actors take the mean action, or draw with a generator that only lives here."""
-    kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), set_exploration_type(kind):
-        torch.manual_seed(seed)
-        yield
-
-
 def _check_spaces(policy: Policy, env: EnvBase) -> None:
     wrong = f"env_id={policy.env_id!r} is not what the policy was trained on: "
-    observations, actions = env.observation_spec, env.action_spec
     try:
-        with acting(deterministic=True, seed=0):
-            acted = policy.actor(observations.zero())
+        acted = policy.actor(env.observation_spec.zero())
     except (RuntimeError, ValueError) as error:
-        size = observations["observation"].shape[-1]
+        size = env.observation_spec["observation"].shape[-1]
         raise ValueError(
-            f"{wrong}it takes no observation of {size} numbers ({_first_line(error)})"
+            f"{wrong}it does not take observations of {size} numbers ({error})"
         ) from error
     action, logits = acted["action"], acted.get("logits", None)
-    same = action.is_floating_point() == actions.dtype.is_floating_point
+    same = action.is_floating_point() == env.action_spec.dtype.is_floating_point
     if same and logits is not None:
-        same = logits.shape[-1] == actions.space.n
-    if not same or action.shape != actions.shape:
-        raise ValueError(f"{wrong}its actions are others than {env.single_action_space}")
-
-
-def _check_finite(policy: Policy, name: str, value: Tensor) -> None:
-    if not value.isfinite().all():
-        raise ValueError(
-            f"the {name} in env_id={policy.env_id!r} is not finite: {value.flatten().tolist()}, one "
-            "or more numbers per copy. An episode with it has no return"
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+        same = logits.shape[-1] == env.action_spec.space.n
+    if not same or action.shape != env.action_spec.shape:
+        raise ValueError(f"{wrong}its actions do not fit {env.single_action_space}")

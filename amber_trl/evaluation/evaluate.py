@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from amber_trl._provenance import package_versions
-from amber_trl.evaluation._stepping import MAX_FRAMES, check_numbers
+from amber_trl.evaluation._stepping import MAX_FRAMES
 from amber_trl.evaluation.playing import play
 from amber_trl.evaluation.video import record_episode
 from amber_trl.runs.policies import Which, find_policy, load_policy
@@ -37,28 +37,27 @@ def evaluate_run(
         episodes: as in :func:`play`.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
-        max_frames: as in :func:`play`, for the video's episode too.
+        max_frames: as in :func:`play`, also for the video's episode.
         env_id: as in :func:`load_policy`.
         out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
             ``-stochastic``) in the run directory. An older file is replaced, and missing folders
-            are made. Whether it can be written there is found out before anything is played.
+            are made.
         video: first record one episode there, as :func:`record_episode` does.
         progress: as in :func:`play`.
 
     Returns:
-        What the JSON holds, that is ``policy`` (its path in the run directory), ``env_id``,
+        What the JSON holds: ``policy`` (its path in the run directory), ``env_id``,
         ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
         mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
 
     Raises:
-        FileNotFoundError: the run has no such policy.
-        CheckpointError: the checkpoint is damaged.
-        OSError: ``out`` cannot be written.
-        ValueError: an argument is out of range, the file holds no policy, or :func:`load_policy`
-            or :func:`play` refuses the policy.
-        ImportError: a video is asked for and cannot be written.
-        RuntimeError: a video is asked for and the environment cannot be drawn; an episode has not
-            ended after ``max_frames``.
+        FileNotFoundError: if the run has no such policy.
+        CheckpointError: if the checkpoint is damaged.
+        OSError: if ``out`` cannot be written; nothing is played then.
+        ValueError: if :func:`load_policy` or :func:`play` refuses the policy or an argument.
+        ImportError: if a video is asked for and cannot be written.
+        RuntimeError: if the environment cannot be drawn for a video, or an episode has not ended
+            after ``max_frames``.
 
     Examples:
         >>> import tempfile
@@ -75,59 +74,48 @@ def evaluate_run(
         >>> found["policy"], found["lengths"], found["mean"] < 0
         ('checkpoints/000000002048.ckpt', [200, 200], True)
     """
-    check_numbers(episodes=episodes, seed=seed, max_frames=max_frames)
     path = find_policy(run_dir, checkpoint)
+    policy = load_policy(path, env_id=env_id)
     mode = "deterministic" if deterministic else "stochastic"
     file = Path(run_dir, f"evaluation-{checkpoint}-{mode}.json") if out is None else Path(out)
-    part = file.with_name(f"{file.name}.part")
-    _check_writable(file, part)
-    policy = load_policy(path, env_id=env_id)
     options: dict[str, Any] = {
         "deterministic": deterministic,
         "seed": seed,
         "max_frames": max_frames,
         "progress": progress,
     }
-    if video is not None:
-        record_episode(policy, video, **options)
-    played = play(policy, episodes, **options)
-    found = {
-        "policy": path.relative_to(run_dir).as_posix(),
-        "env_id": policy.env_id,
-        "deterministic": deterministic,
-        "seed": seed,
-        "episodes": episodes,
-        "mean": played.mean,
-        "std": _number(played.std),
-        "interval": None if episodes < 2 else list(played.interval),
-        "returns": list(played.returns),
-        "lengths": list(played.lengths),
-        "versions": package_versions(),
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        part.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with _replacing(file) as part:
+        if video is not None:
+            record_episode(policy, video, **options)
+        played = play(policy, episodes, **options)
+        found = {
+            "policy": path.relative_to(run_dir).as_posix(),
+            "env_id": policy.env_id,
+            "deterministic": deterministic,
+            "seed": seed,
+            "episodes": episodes,
+            "mean": played.mean,
+            "std": None if episodes < 2 else played.std,
+            "interval": None if episodes < 2 else list(played.interval),
+            "returns": list(played.returns),
+            "lengths": list(played.lengths),
+            "versions": package_versions(),
+        }
+        part.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
     return found
 
 
-def _check_writable(file: Path, part: Path) -> None:
-    """Refuses a file that could not be written later; nothing is left of the trial."""
-    for path in (file, part):
-        if path.exists() and not path.is_file():
-            raise FileExistsError(f"out={str(file)!r}: {path} is no file; pass another out")
-    folder = next(parent for parent in file.absolute().parents if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OSError(
-            f"out={str(file)!r} cannot be written, since nothing can be made in {folder} "
-            f"({error.strerror}): pass out=FILE (--out FILE) in a folder that can be written"
-        ) from error
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+@contextmanager
+def _replacing(file: Path) -> Iterator[TextIO]:
+    """A file that takes the place of another at the end, unless there is an error."""
+    if file.exists() and not file.is_file():
+        raise FileExistsError(f"out={str(file)!r} exists and is not a file: pass another out")
+    part = file.with_name(f"{file.name}.part")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("w", encoding="utf-8") as opened:
+        try:
+            yield opened
+            opened.flush()
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)

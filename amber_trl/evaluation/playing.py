@@ -7,16 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import stats
 from tqdm import tqdm
 
-from amber_trl.evaluation._stepping import (
-    MAX_FRAMES,
-    acting,
-    check_numbers,
-    endless,
-    make_fitting_env,
-    step,
-)
+from amber_trl._checks import check_integer
+from amber_trl.evaluation._stepping import MAX_FRAMES, acting_in_env, endless, step
 from amber_trl.runs.policies import Policy
 
 _COPIES = 8
@@ -54,13 +49,13 @@ class Played:
     def interval(self) -> tuple[float, float]:
         r"""95 % Student interval of the mean return; NaN for one episode.
 
-        It is :math:`\bar R \pm t_{0.975,\,n-1}\, s / \sqrt n`. It says how well these episodes
-        fix the mean return of this one policy, not what another seed's training would reach.
+        It is :math:`\bar R \pm t_{0.975,\,n-1}\, s / \sqrt n`, and says how well these episodes
+        determine the mean return of this policy, not what another seed's training would reach.
         """
         count = len(self.returns)
         if count < 2:
             return math.nan, math.nan
-        half = _student_quantile(count - 1) * self.std / math.sqrt(count)
+        half = float(stats.t.ppf(0.975, count - 1)) * self.std / math.sqrt(count)
         return self.mean - half, self.mean + half
 
 
@@ -75,27 +70,27 @@ def play(
 ) -> Played:
     """Plays episodes in fresh environments.
 
-    Several copies of the environment are stepped together, each for a share of the episodes that
-    is fixed before, so that short episodes do not count more often than long ones.
+    Several copies of the environment are stepped together. Each plays a share of the episodes that
+    is fixed beforehand, so that short episodes do not count more often than long ones.
 
     Args:
         policy: as :func:`load_policy` returns it.
         episodes: number of episodes, at least 1.
         deterministic: whether it takes the mean (or likeliest) action, or draws from its
             distribution, as in training.
-        seed: of environments and actions, from 0 to ``2**31 - 1``. The same seed gives the same
-            episodes, and no global generator moves.
-        max_frames: frames that one episode may last, so that an environment without an end is
-            not played for ever.
+        seed: of environments and actions, at least 0. The same seed gives the same episodes, and no
+            global generator moves.
+        max_frames: frames that one episode may last.
         progress: whether to show a progress bar.
 
     Returns:
         Returns and lengths.
 
     Raises:
-        ValueError: a number is out of range; the environment is not known, or has other spaces
-            than the policy; a weight, observation, action or reward is not finite.
-        RuntimeError: an episode has not ended after ``max_frames``.
+        TypeError: if ``episodes``, ``max_frames`` or ``seed`` is not an integer.
+        ValueError: if one of them is out of range; the environment is unknown, or has other spaces
+            than the policy; or an observation, action or reward is not finite.
+        RuntimeError: if an episode has not ended after ``max_frames``.
 
     Examples:
         >>> from amber_trl.runs import Policy
@@ -105,44 +100,27 @@ def play(
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """
-    check_numbers(episodes=episodes, seed=seed, max_frames=max_frames)
+    check_integer("episodes", episodes)
+    check_integer("max_frames", max_frames)
     copies = min(episodes, _COPIES)
     left = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
     totals, steps = torch.zeros(copies, dtype=torch.float64), torch.zeros(copies, dtype=torch.int64)
-    returns: list[float] = []
-    lengths: list[int] = []
-    env = make_fitting_env(policy, copies, seed=seed)
-    try:
-        bar = tqdm(total=episodes, unit="episode", disable=not progress)
-        with bar, acting(deterministic, seed):
-            frames = env.reset()
-            while any(left):
-                taken, frames = step(policy, env, frames)
-                totals += taken["next", "reward"][:, 0]
-                steps += 1
-                ended = taken["next", "done"][:, 0]
-                for copy in ended.nonzero()[:, 0].tolist():
-                    if left[copy]:
-                        left[copy] -= 1
-                        returns.append(totals[copy].item())
-                        lengths.append(int(steps[copy]))
-                        bar.update()
-                totals[ended], steps[ended] = 0, 0
-                late = (steps >= max_frames).nonzero()[:, 0].tolist()
-                if any(left[copy] for copy in late):
-                    raise endless(policy, max_frames)
-    finally:
-        env.close()
-    return Played(tuple(returns), tuple(lengths))
-
-
-def _student_quantile(freedom: int) -> float:
-    r"""The 0.975 quantile of Student's distribution.
-
-    With :math:`x = \sqrt \nu \tan\theta` its density is proportional to
-    :math:`\cos^{\nu - 1}\theta`, on a bounded range.
-    """
-    angle = np.linspace(-math.pi / 2, math.pi / 2, 200_001)
-    density = np.cos(angle).clip(0) ** (freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return math.sqrt(freedom) * math.tan(np.interp(0.975, mass / mass[-1], angle))
+    played: list[tuple[float, int]] = []
+    bar = tqdm(total=episodes, unit="episode", disable=not progress)
+    with bar, acting_in_env(policy, copies, deterministic=deterministic, seed=seed) as env:
+        frames = env.reset()
+        while any(left):
+            taken, frames = step(policy, env, frames)
+            totals += taken["next", "reward"][:, 0]
+            steps += 1
+            ended = taken["next", "done"][:, 0]
+            for copy in ended.nonzero()[:, 0].tolist():
+                if left[copy]:
+                    left[copy] -= 1
+                    played.append((totals[copy].item(), int(steps[copy])))
+                    bar.update()
+            totals[ended], steps[ended] = 0, 0
+            if any(left[copy] for copy in (steps >= max_frames).nonzero()[:, 0].tolist()):
+                raise endless(policy, max_frames)
+    returns, lengths = zip(*played, strict=True)
+    return Played(returns, lengths)

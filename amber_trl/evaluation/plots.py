@@ -36,7 +36,6 @@ def learning_curves(runs: RunsBySetup) -> Figure:
 
     Examples:
         >>> from pathlib import Path
-    from typing import Any
         >>> from amber_trl.evaluation import LoggedRun, learning_curves
         >>> episodes = {"frame": [10.0], "return": [3.0]}
         >>> run = LoggedRun(Path(), {"env_id": "Hopper-v5"}, episodes, {"frames": [8.0, 16.0]})
@@ -65,7 +64,6 @@ def iteration_means(runs: RunsBySetup, column: str, words: str, offset: float = 
 
     Examples:
         >>> from pathlib import Path
-    from typing import Any
         >>> from amber_trl.evaluation import LoggedRun, iteration_means
         >>> logged = {"frames": [8.0, 16.0], "kl_approx": [0.1, 0.2]}
         >>> run = LoggedRun(Path(), {"env_id": "Hopper-v5"}, {}, logged)
@@ -85,7 +83,6 @@ def batches_in_use(runs: RunsBySetup) -> Figure:
 
     Examples:
         >>> from pathlib import Path
-    from typing import Any
         >>> from amber_trl.evaluation import LoggedRun, batches_in_use
         >>> logged = {"frames": [8.0, 16.0], "active_batches": [1.0, 2.0]}
         >>> run = LoggedRun(Path(), {"env_id": "Hopper-v5"}, {}, logged)
@@ -112,7 +109,6 @@ def staleness_by_age(runs: Sequence[LoggedRun]) -> Figure:
 
     Examples:
         >>> from pathlib import Path
-    from typing import Any
         >>> from amber_trl.evaluation import LoggedRun, staleness_by_age
         >>> logged = {"frames": [8.0, 16.0], "staleness_0": [0.1, 0.1], "staleness_1": [0.1, 0.2]}
         >>> run = LoggedRun(Path(), {"env_id": "Hopper-v5"}, {}, logged)

@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from amber_trl.evaluation._stepping import (
-    MAX_FRAMES,
-    acting,
-    check_numbers,
-    endless,
-    make_fitting_env,
-    step,
-)
+from amber_trl._checks import check_integer
+from amber_trl.evaluation._stepping import MAX_FRAMES, acting_in_env, endless, step
 from amber_trl.runs.policies import Policy
 
 
@@ -35,9 +29,9 @@ def record_episode(
 ) -> int:
     """Plays one episode and writes it as an MP4 video, which appears when it is complete.
 
-    It needs the extra ``video``. On a machine without a display MuJoCo draws with the environment
-    variable ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa``; without a GPU a picture then takes a tenth of
-    a second or more.
+    It needs the extra ``video``. On a machine without a display, set the environment variable
+    ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa`` for MuJoCo; without a GPU, a picture then takes a tenth
+    of a second or more.
 
     Args:
         policy: as :func:`load_policy` returns it.
@@ -51,10 +45,10 @@ def record_episode(
         The number of pictures, one more than the episode has frames.
 
     Raises:
-        ImportError: ``imageio-ffmpeg`` is not installed.
-        RuntimeError: the environment cannot be drawn here, and the message says what to try; or
-            the episode has not ended after ``max_frames``.
-        ValueError: the file ends differently, or :func:`play` would refuse the policy.
+        ImportError: if ``imageio-ffmpeg`` is not installed.
+        RuntimeError: if the environment cannot be drawn here, or the episode has not ended after
+            ``max_frames``.
+        ValueError: if the file's name ends differently, or :func:`play` would refuse the policy.
 
     Examples:
         >>> import tempfile
@@ -66,22 +60,25 @@ def record_episode(
         ...     record_episode(policy, f"{folder}/swing.mp4")
         201
     """
-    check_numbers(seed=seed, max_frames=max_frames)
+    check_integer("max_frames", max_frames)
     file = Path(file)
     if file.suffix != ".mp4":
         raise ValueError(f"file={str(file)!r} must end in .mp4")
     write_frames = _writer()
-    env = make_fitting_env(policy, 1, seed=seed, render_mode="rgb_array")
-    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.stem}.part.mp4")
+    options: dict[str, Any] = {"deterministic": deterministic, "seed": seed}
     count = 0
     try:
-        with acting(deterministic, seed), contextlib.ExitStack() as stack:
+        with (
+            acting_in_env(policy, 1, render_mode="rgb_array", **options) as env,
+            contextlib.ExitStack() as stack,
+        ):
             pictures = _pictures(policy, env)
             for picture in tqdm(pictures, unit="picture", disable=not progress):
                 if count > max_frames:
                     raise endless(policy, max_frames)
                 if count == 0:
+                    file.parent.mkdir(parents=True, exist_ok=True)
                     size, rate = picture.shape[1::-1], env.metadata.get("render_fps", 30)
                     writer = write_frames(str(part), size, fps=rate, macro_block_size=1)
                     stack.enter_context(contextlib.closing(writer))
@@ -90,7 +87,6 @@ def record_episode(
                 count += 1
         part.replace(file)
     finally:
-        env.close()
         part.unlink(missing_ok=True)
     return count
 

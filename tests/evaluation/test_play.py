@@ -4,7 +4,6 @@ import json
 import math
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -261,56 +260,26 @@ def test_numbers_out_of_range_are_named() -> None:
         play(_policy(), 0)
     with pytest.raises(ValueError, match="seed=-1"):
         play(_policy(), 1, seed=-1)
-    with pytest.raises(ValueError, match="seed=2147483648 must be an integer from 0 to 2147483647"):
-        play(_policy(), 1, seed=2**31)
     with pytest.raises(ValueError, match="max_frames=0"):
         play(_policy(), 1, max_frames=0)
-    assert play(_policy("CartPole-v1"), 1, seed=2**31 - 1).lengths
+    with pytest.raises(TypeError, match="episodes=True"):
+        play(_policy(), True)
 
 
 def _no_play(*args: Any, **kwargs: Any) -> None:
     raise AssertionError("played")
 
 
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        ("checkpoints", r"checkpoints is no file; pass another out"),
-        (
-            "policy.pt/x.json",
-            r"nothing can be made in .*policy\.pt \(Not a directory\): pass out=FILE",
-        ),
-        ("x" * 252, r"File name too long"),
-        ("/proc/new/x.json", r"nothing can be made in /proc"),
-        ("/dev/null", r"/dev/null is no file"),
-    ],
-)
+@pytest.mark.parametrize("out", ["checkpoints", "policy.pt/x.json", "x" * 252, "/dev/null"])
 def test_where_nothing_can_be_written_nothing_is_played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
-    if not Path(out).parent.parent.exists():
-        pytest.skip("not on this system")
     _save_run(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr("amber_trl.evaluation.evaluate.play", _no_play)
-    with pytest.raises(OSError, match=message):
+    with pytest.raises(OSError, match=out.removesuffix("/x.json")):
         evaluate_run(tmp_path, out=tmp_path / out)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_read_only_run_needs_another_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(**kwargs: Any) -> None:
-        raise OSError(30, "Read-only file system")
-
-    _save_run(tmp_path)
-    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
-    monkeypatch.setattr("amber_trl.evaluation.evaluate.play", _no_play)
-    with pytest.raises(
-        OSError, match=r"evaluation-last-deterministic\.json' cannot .* \(Read-only"
-    ):
-        evaluate_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["observation", "reward"])
@@ -322,7 +291,7 @@ def test_what_is_not_finite_is_named(tmp_path: Path, name: str, value: float) ->
             ValueError, match=rf"the {name} in env_id='tests/Task-v0' is not finite"
         ):
             evaluate_run(tmp_path, checkpoint="final", out=tmp_path / "new" / "x.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_a_diverged_policy_is_named() -> None:
@@ -392,9 +361,9 @@ def test_a_module_that_a_file_names_is_not_imported(
         ("FrozenLake-v1", "cannot be made for this policy: .*observation space Discrete"),
         (
             "CartPole-v1",
-            r"not what the policy was trained on: it takes no observation of 4 numbers",
+            r"not what the policy was trained on: it does not take observations of 4 numbers",
         ),
-        ("tests/Task-v0", r"its actions are others than Box\(-1.0, 1.0, \(2,\)"),
+        ("tests/Task-v0", r"its actions do not fit Box\(-1.0, 1.0, \(2,\)"),
     ],
 )
 def test_an_environment_that_does_not_fit_is_refused(env_id: str, message: str) -> None:
@@ -407,5 +376,5 @@ def test_an_environment_that_does_not_fit_is_refused(env_id: str, message: str) 
 
 def test_other_discrete_actions_are_refused() -> None:
     actor = categorical_actor(observation_size=4, num_actions=3)
-    with pytest.raises(ValueError, match=r"its actions are others than Discrete\(2\)"):
+    with pytest.raises(ValueError, match=r"its actions do not fit Discrete\(2\)"):
         play(Policy(actor, "CartPole-v1"), 1)
