@@ -44,14 +44,16 @@ class UpdateStep:
     A loss or gradient that is not finite leaves parameters and optimiser state as they were. So
     does every later update, until :meth:`clear_nonfinite` is called. What the loss writes in its
     own forward pass changes all the same: the statistics of a ``BatchNorm`` in train mode, or the
-    ``beta`` of ``KLPENPPOLoss``. Eager updates wait for the device once each.
+    ``beta`` of ``KLPENPPOLoss``. An eager update waits for the device; compiled updates leave a
+    flag on it, which is read once per epoch.
 
     Compiling takes about ten seconds, at the first call. It happens again for other keys, dtypes or
     frozen parameters, and for minibatches of one row, of very few or of more than 4096. At every
     call (an epoch is one) the compiled step reads learning rate, betas, epsilon and weight decay,
     the optimiser's state, the loss's buffers (``loss.clip_epsilon``), ``requires_grad`` and train or
     eval mode. It reads everything else that configures the loss only once. It leaves ``.grad``
-    alone and calls no optimiser hooks. On CUDA it replays one CUDA graph per minibatch size.
+    alone and calls no optimiser hooks. On CUDA it replays one CUDA graph per minibatch size, which
+    waits for the update before it.
 
     Args:
         loss: a TorchRL loss module that emits scalar ``loss_*`` entries. To be compiled it must be
@@ -147,9 +149,9 @@ class UpdateStep:
     def epoch(self, replay: _Replay) -> TensorDict:
         """Makes every update of one fresh epoch over a buffer.
 
-        The same updates, bit for bit, as ``for minibatch in replay: update(minibatch)``, but a
-        compiled step gathers each minibatch inside its graph, and Python's share of the work is
-        done once per epoch. Waits for the device once, at the end.
+        The updates are those of ``for minibatch in replay: update(minibatch)``, bit for bit, but a
+        compiled step gathers each minibatch inside its graph, and does Python's share of the work
+        once per epoch. Updates are numbered from the epoch's start.
 
         Args:
             replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or anything whose

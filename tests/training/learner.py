@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 from torch import Tensor
 from torchrl.objectives import LossModule
 
@@ -75,6 +76,37 @@ def ppo_learner(*, compile: bool, **options: Any) -> Learner:
     """Stock PPO with the paper's Adam; the same parameters every time."""
     loss = make_loss(functional=False, **options)
     return Learner(loss, torch.optim.Adam(loss.parameters(), lr=3e-4, eps=1e-5), compile=compile)
+
+
+class Regression(LossModule):
+    """A small loss, which compiles in seconds; a stored weight makes it another one."""
+
+    functional = False
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        layers = [torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)]
+        self.network = TensorDictModule(torch.nn.Sequential(*layers), ["x"], ["y"])
+        self.power = 2  # read once, when the graph is built
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        error = self.network(tensordict.select("x"))["y"] - tensordict["target"]
+        if "weight" in tensordict.keys():  # noqa: SIM118
+            return TensorDict({"loss_fit": (error * tensordict["weight"]).mean()})
+        return TensorDict({"loss_fit": error.abs().pow(self.power).mean()})
+
+
+def regression_learner(*, compile: bool, power: int = 2) -> Learner:
+    loss = Regression()
+    loss.power = power
+    return Learner(loss, torch.optim.Adam(loss.parameters(), lr=1e-2), compile=compile)
+
+
+def regression_frames(rows: int = 128) -> TensorDict:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 3, generator=generator)
+    return TensorDict({"x": x, "target": x.sum(-1, keepdim=True).sin()}, [rows])
 
 
 def draw_indices(steps: int, seed: int = 0) -> list[Tensor]:

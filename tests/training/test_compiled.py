@@ -17,7 +17,18 @@ from torchrl.objectives import ClipPPOLoss
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import NonFiniteError
-from tests.training.learner import FRAMES, Learner, bad_frames, draw_indices, ppo_learner, relative
+from amber_trl.training._compiled import _MAX_CUDA_GRAPHS, _CudaGraphs
+from tests.training.learner import (
+    FRAMES,
+    Learner,
+    Regression,
+    bad_frames,
+    draw_indices,
+    ppo_learner,
+    regression_frames,
+    regression_learner,
+    relative,
+)
 from tests.training.problem import ACTION_SIZE, OBSERVATION_SIZE, make_loss
 
 STEPS = 1000
@@ -56,20 +67,18 @@ def test_gathering_inside_the_graph_changes_nothing(compiled: Learner) -> None:
     torch.testing.assert_close(in_graph.to_dict(), outside.to_dict(), rtol=0.0, atol=0.0)
 
 
-def test_the_same_loss_runs_bit_identically_and_another_is_not_taken_for_it(
-    compiled_once: Learner,
-) -> None:
-    compiled_once.start_over()
-    same, other, expected = (
-        ppo_learner(compile=True),
-        ppo_learner(compile=True, loss_critic_type="l1"),
-        ppo_learner(compile=False, loss_critic_type="l1"),
+def test_the_same_loss_runs_bit_identically_and_another_is_not_taken_for_it() -> None:
+    first, same, other, expected = (
+        regression_learner(compile=True),
+        regression_learner(compile=True),
+        regression_learner(compile=True, power=3),
+        regression_learner(compile=False, power=3),
     )
-    for learner in (compiled_once, same, other, expected):
-        learner.epoch(FRAMES, draw_indices(50))
-    first, second = compiled_once.state(), same.state()
-    assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
-    for p, q in zip(other.loss.parameters(), expected.loss.parameters(), strict=True):
+    rows = list(torch.arange(128).split(16))
+    for learner in (first, same, other, expected):
+        learner.epoch(regression_frames(), rows)
+    assert all(torch.equal(p, q) for p, q in zip(first.state(), same.state(), strict=True))
+    for p, q in zip(other.state(), expected.state(), strict=True):
         assert relative(p, q) <= 1e-4
 
 
@@ -128,6 +137,46 @@ def test_an_index_out_of_bounds_raises_and_changes_nothing(compiled: Learner) ->
     assert all(torch.equal(p, q) for p, q in zip(compiled.state(), before, strict=False))
 
 
+# Data and parameters other than those compiled with -----------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learners() -> tuple[Learner, Learner]:
+    return regression_learner(compile=False), regression_learner(compile=True)
+
+
+def _assert_agree(learners: tuple[Learner, Learner], stored: TensorDict, rows: int) -> None:
+    indices = torch.arange(2 * rows).split(rows)
+    eager, compiled = learners
+    expected, found = eager.epoch(stored, indices), compiled.epoch(stored, indices)
+    torch.testing.assert_close(found.to_dict(), expected.to_dict(), rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(compiled.state(), eager.state(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_entries_may_be_one_tensor_and_later_two(learners: tuple[Learner, Learner]) -> None:
+    frames = regression_frames(40)
+    frames["weight"] = frames["target"]
+    _assert_agree(learners, frames, 1)  # compiled with these entries, for one row
+    _assert_agree(learners, frames.copy().set("weight", torch.randn(40, 1)), 1)
+
+
+def test_a_key_may_be_missing_later(learners: tuple[Learner, Learner]) -> None:
+    frames = regression_frames()
+    _assert_agree(learners, frames.copy().set("weight", torch.randn(128, 1)), 64)
+    _assert_agree(learners, frames, 64)
+
+
+def test_replaced_parameters_are_refused(learners: tuple[Learner, Learner]) -> None:
+    update, layer = learners[1].update, learners[1].loss.network.module[2]
+    kept = layer.weight
+    layer.weight = torch.nn.Parameter(torch.zeros_like(kept))
+    with pytest.raises(ValueError, match=r"are other tensors than when .*build a new UpdateStep"):
+        update(regression_frames())
+    layer.weight = kept
+    update(regression_frames())
+
+
 # Other losses, optimisers and dtypes -------------------------------------------------------------
 
 
@@ -144,8 +193,9 @@ def test_a_thousand_free_steps_agree_in_float64() -> None:
         torch.manual_seed(0)
         normalizer = ObservationNormalizer(OBSERVATION_SIZE)
         normalizer.update(FRAMES["observation"])
-        actor = gaussian_actor(OBSERVATION_SIZE, ACTION_SIZE, normalizer=normalizer)
-        critic = value_critic(OBSERVATION_SIZE, normalizer=normalizer)
+        options: Any = {"hidden_sizes": (16,), "normalizer": normalizer}
+        actor = gaussian_actor(OBSERVATION_SIZE, ACTION_SIZE, **options)
+        critic = value_critic(OBSERVATION_SIZE, **options)
         loss = AmberPPOLoss(actor, critic, clip_epsilon=0.3, functional=False)
         groups = [
             {"params": list(actor.parameters()), "weight_decay": 0.1},
@@ -212,6 +262,38 @@ def test_discrete_actions_with_shared_unused_and_frozen_parameters() -> None:
 
 
 # CUDA --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:This module is instantiated on a machine without CUDA")
+def test_a_cuda_graph_is_captured_for_each_size_place_and_mode() -> None:
+    """Without a device nothing is captured, and each graph runs the step."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    loss = Regression().to(device)
+    graphs = _CudaGraphs(loss)
+
+    def step(total: Tensor, stored: list[Tensor], index: Tensor) -> Tensor:
+        total.add_(stored[0][index].sum())
+        return total + 1.0
+
+    def captured(total: Tensor, stored: Tensor, rows: int) -> int:
+        update = torch.no_grad()(graphs.bind(step, total, [stored]))
+        for _ in range(4):  # of which two come before the capture's first replay
+            before = total.clone()
+            metrics = update(torch.arange(rows, device=device))
+            assert total == before + rows
+            assert metrics == total + 1.0
+        return len(graphs._graphs)
+
+    total, stored = torch.zeros((), device=device), torch.ones(80, device=device)
+    assert captured(total, stored, 3) == 1
+    assert captured(total, stored, 4) == 2
+    assert captured(total, stored, 3) == 2
+    assert captured(total, stored[:8], 3) == 3
+    assert captured(total.clone(), stored, 3) == 4
+    loss.eval()
+    assert captured(total, stored, 3) == 5
+    assert [captured(total, stored, rows) for rows in range(1, 80)][-1] == _MAX_CUDA_GRAPHS
+    assert TensorDict in torch.utils._pytree.SUPPORTED_NODES
 
 
 @pytest.mark.gpu

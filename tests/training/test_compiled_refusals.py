@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss, LossModule
 
 from amber_trl.training import UpdateStep
-from tests.training.learner import FRAMES, Learner
+from tests.training.learner import FRAMES, Learner, regression_frames, regression_learner
 from tests.training.problem import OBSERVATION_SIZE, make_loss
 
 
@@ -120,18 +120,14 @@ def test_a_refused_loss_is_as_it_was() -> None:
 
 
 def test_says_what_a_compiler_that_fails_needs() -> None:
-    class Doubled(ClipPPOLoss):
-        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-            emitted: TensorDictBase = super().forward(tensordict)
-            return emitted.set("loss_twice", 2 * emitted["loss_objective"])
-
-    loss = make_loss(Doubled, functional=False)
-    update = UpdateStep(loss, _adam(loss), compile=True)
+    learner = regression_learner(compile=True, power=5)  # in no cache
     with (
-        torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}),
-        pytest.raises(RuntimeError, match=r"failed on Doubled.*TORCHINDUCTOR_CACHE_DIR"),
+        torch._inductor.config.patch(
+            {"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}
+        ),
+        pytest.raises(RuntimeError, match=r"failed on Regression.*TORCHINDUCTOR_CACHE_DIR"),
     ):
-        update(FRAMES[:16])
+        learner.update(regression_frames())
 
 
 def test_refuses_frames_that_lack_a_key(compiled: Learner) -> None:

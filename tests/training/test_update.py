@@ -9,10 +9,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
+from torchrl.data import ReplayBuffer
 from torchrl.objectives import A2CLoss, ClipPPOLoss, LossModule
 
+from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.training import UpdateStep
 from amber_trl.training._metrics import total_loss
-from amber_trl.training.update import UpdateStep
 from tests.training.problem import make_loss, make_minibatch
 
 
@@ -50,6 +52,32 @@ def test_is_bit_identical_to_the_stock_loop(
     torch.testing.assert_close(
         our_optimizer.state_dict(), stock_optimizer.state_dict(), rtol=0.0, atol=0.0
     )
+
+
+def test_an_epoch_is_the_loop_over_the_buffer() -> None:
+    learners = []
+    for _ in range(2):
+        loss = make_loss()
+        replay = MultiBatchReplayBuffer(2, 64, 16, generator=torch.Generator().manual_seed(0))
+        for seed in range(3):
+            replay.extend(make_minibatch(seed=seed))
+        learners.append((loss, UpdateStep(loss, torch.optim.Adam(loss.parameters())), replay))
+    (ours, update, replay), (stock, step, other) = learners
+    for _ in range(2):
+        metrics = update.epoch(replay)
+        looped = torch.stack([step(minibatch) for minibatch in other])
+        torch.testing.assert_close(metrics.to_dict(), looped.to_dict(), rtol=0.0, atol=0.0)
+    assert metrics.batch_size == torch.Size([4])
+    assert _equal_parameters(ours, stock)
+
+
+def test_an_epoch_needs_a_buffer_that_draws_one() -> None:
+    loss = make_loss()
+    update = UpdateStep(loss, torch.optim.Adam(loss.parameters()))
+    with pytest.raises(TypeError, match="ReplayBuffer, which has no epoch"):
+        update.epoch(ReplayBuffer())
+    with pytest.raises(RuntimeError, match="empty"):
+        update.epoch(MultiBatchReplayBuffer(2, 64, 16))
 
 
 def test_returns_what_the_loss_emits_detached() -> None:
@@ -164,15 +192,6 @@ def test_refuses_a_word_for_compile() -> None:
     loss = make_loss()
     with pytest.raises(TypeError, match="compile='off' is not a bool"):
         UpdateStep(loss, torch.optim.Adam(loss.parameters()), compile="off")  # type: ignore[arg-type]
-
-
-def test_says_what_it_is() -> None:
-    loss = make_loss()
-    update = UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=0.5)
-    assert (
-        repr(update)
-        == "UpdateStep(loss=ClipPPOLoss, optimizer=Adam, max_grad_norm=0.5, compile=False)"
-    )
 
 
 def test_refuses_an_optimizer_that_needs_a_closure() -> None:
