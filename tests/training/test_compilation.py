@@ -74,35 +74,28 @@ def test_says_why_other_devices_do_not_compile() -> None:
     assert "not on meta" in str(_compiler.why_not_compiled("meta"))
 
 
-def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
+def _answer(cache: Path, **variables: str) -> str:
+    """What another process, with an empty memory, says of the compiler."""
     program = "from amber_trl._compiler import why_not_compiled; print(why_not_compiled('cpu'))"
-    environment = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    answer = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert "no-such-compiler" in answer.stdout
-    assert "a C++ compiler is needed" in answer.stdout
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)} | variables
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
+    answer = _answer(tmp_path, CXX="no-such-compiler")
+    assert "no-such-compiler" in answer
+    assert "a C++ compiler is needed" in answer
 
 
 def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
-    program = "from amber_trl._compiler import why_not_compiled; print(why_not_compiled('cpu'))"
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    answers = []
-    for _ in range(2):
-        answers.append(
-            subprocess.run(
-                [sys.executable, "-c", program],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        # The kernel alone: the others are trials of the processor's instructions, and torch does
-        # without those whose trial fails.
-        kernels = [*tmp_path.rglob("*.main.so")]
-        assert kernels
-        for kernel in kernels:
-            kernel.write_bytes(b"")  # as a crash leaves what was not flushed
-    assert answers[0].strip() == "None"
-    assert "remove the directory that TORCHINDUCTOR_CACHE_DIR names" in answers[1]
+    assert _answer(tmp_path).strip() == "None"
+    # The kernel alone: the others are trials of the processor's instructions, and torch does
+    # without those whose trial fails.
+    kernels = [*tmp_path.rglob("*.main.so")]
+    assert kernels
+    for kernel in kernels:
+        kernel.write_bytes(b"")  # as a crash leaves what was not flushed
+    assert "remove the directory that TORCHINDUCTOR_CACHE_DIR names" in _answer(tmp_path)

@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
-from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss, LossModule
+from torchrl.objectives import KLPENPPOLoss
 
 from amber_trl.training import UpdateStep
-from tests.training.learner import FRAMES, Learner, regression_frames, regression_learner
+from tests.training.learner import (
+    FRAMES,
+    Learner,
+    Regression,
+    regression_frames,
+    regression_learner,
+)
 from tests.training.problem import OBSERVATION_SIZE, make_loss
 
 
-def _adam(loss: LossModule, **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(loss.parameters(), **options)
+def compiled_adam(loss: Any, **options: Any) -> UpdateStep:
+    return UpdateStep(loss, torch.optim.Adam(loss.parameters(), **options), compile=True)
 
 
-def assert_same(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert state.keys() == other.keys()
-    assert all(torch.equal(state[name], other[name]) for name in state)
-
-
-def test_refuses_a_functional_loss_by_name() -> None:
-    loss = make_loss(functional=True)
+def test_a_functional_loss() -> None:
     with pytest.raises(ValueError, match="ClipPPOLoss was built with functional=True"):
-        UpdateStep(loss, _adam(loss), compile=True)
+        compiled_adam(make_loss(functional=True))
 
 
 class _OwnAdam(torch.optim.Adam):
@@ -35,11 +35,10 @@ class _OwnAdam(torch.optim.Adam):
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.RMSprop, _OwnAdam])
-def test_refuses_other_optimizers_by_name(kind: type[torch.optim.Optimizer]) -> None:
-    loss = make_loss(functional=False)
-    optimizer = kind(loss.parameters(), lr=0.1)  # type: ignore[call-arg]
+def test_other_optimizers(kind: Any) -> None:
+    loss = Regression()
     with pytest.raises(TypeError, match=f"optimizer is a {kind.__name__}, and only"):
-        UpdateStep(loss, optimizer, compile=True)
+        UpdateStep(loss, kind(loss.parameters(), lr=0.1), compile=True)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +50,12 @@ def test_refuses_other_optimizers_by_name(kind: type[torch.optim.Optimizer]) -> 
         ({"lr": torch.tensor(1e-3)}, "lr is a tensor"),
     ],
 )
-def test_refuses_options_by_name(options: dict[str, Any], message: str) -> None:
-    loss = make_loss(functional=False)
+def test_options_of_the_optimizer(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        UpdateStep(loss, _adam(loss, **options), compile=True)
+        compiled_adam(Regression(), **options)
 
 
-def test_refuses_options_and_parameters_that_come_later(compiled: Learner) -> None:
+def test_options_and_parameters_that_come_later(compiled: Learner) -> None:
     group = compiled.optimizer.param_groups[0]
     group["amsgrad"] = True
     with pytest.raises(ValueError, match="amsgrad=True"):
@@ -71,65 +69,56 @@ def test_refuses_options_and_parameters_that_come_later(compiled: Learner) -> No
         compiled.optimizer.param_groups.pop()
 
 
-def test_refuses_metrics_per_frame() -> None:
-    class PerFrame(ClipPPOLoss):
-        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-            emitted: TensorDictBase = super().forward(tensordict)
-            return emitted.set("per_frame", tensordict["advantage"])
+class _PerFrame(Regression):
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super().forward(tensordict).set("per_frame", tensordict["target"])
 
-    loss = make_loss(PerFrame, functional=False)
-    update = UpdateStep(loss, _adam(loss), compile=True)
+
+class _Broken(Regression):
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        torch._dynamo.graph_break()
+        return super().forward(tensordict)
+
+
+def test_metrics_per_frame() -> None:
     with pytest.raises(ValueError, match="'per_frame' with shape \\(64, 1\\) for 64 frames"):
-        update(FRAMES[:16])
+        compiled_adam(_PerFrame())(regression_frames(16))
 
 
-def test_says_that_a_loss_cannot_be_compiled() -> None:
-    class Sorted(ClipPPOLoss):
-        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-            torch._dynamo.graph_break()
-            emitted: TensorDictBase = super().forward(tensordict)
-            return emitted
-
-    loss = make_loss(Sorted, functional=False)
-    update = UpdateStep(loss, _adam(loss), compile=True)
-    with pytest.raises(
-        RuntimeError, match=r"Sorted cannot be compiled as one graph.*compile=False"
-    ):
-        update(FRAMES[:16])
+def test_a_loss_that_is_not_one_graph() -> None:
+    with pytest.raises(RuntimeError, match=r"_Broken cannot be compiled as one.*compile=False"):
+        compiled_adam(_Broken())(regression_frames(16))
 
 
-def test_says_that_batch_normalisation_in_train_mode_cannot_be_compiled() -> None:
-    loss = make_loss(functional=False)
-    loss.critic_network.module.insert(0, torch.nn.BatchNorm1d(OBSERVATION_SIZE))
+@pytest.mark.parametrize("kind", ["batch normalisation", "KL penalty"])
+def test_a_refused_loss_is_as_it_was(kind: str) -> None:
+    frames: TensorDictBase = FRAMES[:64].clone()
+    if kind == "KL penalty":  # writes its beta, and emits a value per frame
+        loss = make_loss(KLPENPPOLoss, functional=False)
+        with torch.no_grad():
+            frames = loss.actor_network(frames)
+    else:  # writes its statistics in train mode
+        loss = make_loss(functional=False)
+        loss.critic_network.module.insert(0, torch.nn.BatchNorm1d(OBSERVATION_SIZE))
     before = copy.deepcopy(loss.state_dict())
-    update = UpdateStep(loss, _adam(loss), compile=True)
-    with pytest.raises(RuntimeError, match=r"ClipPPOLoss cannot be compiled.*compile=False"):
-        update(FRAMES[:16])
-    assert_same(loss.state_dict(), before)
-
-
-def test_a_refused_loss_is_as_it_was() -> None:
-    loss = make_loss(KLPENPPOLoss, functional=False)
-    with torch.no_grad():
-        frames = loss.actor_network(FRAMES[:64].clone())
-    before = copy.deepcopy(loss.state_dict())
-    update = UpdateStep(loss, _adam(loss), compile=True)
-    with pytest.raises(ValueError, match="'kl' with shape"):
+    update = compiled_adam(loss)
+    with pytest.raises((RuntimeError, ValueError), match="compile=False"):
         update(frames)
-    assert_same(loss.state_dict(), before)
+    after = loss.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_says_what_a_compiler_that_fails_needs() -> None:
-    learner = regression_learner(compile=True, power=5)  # in no cache
+def test_a_compiler_that_fails_is_told_what_it_needs() -> None:
+    learner = regression_learner(compile=True)
+    options = {"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}
     with (
-        torch._inductor.config.patch(
-            {"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}
-        ),
+        torch._inductor.config.patch(options),
         pytest.raises(RuntimeError, match=r"failed on Regression.*TORCHINDUCTOR_CACHE_DIR"),
     ):
         learner.update(regression_frames())
 
 
-def test_refuses_frames_that_lack_a_key(compiled: Learner) -> None:
+def test_frames_that_lack_a_key(compiled: Learner) -> None:
     with pytest.raises(KeyError, match="value_target"):
         compiled.update(FRAMES[:64].exclude("value_target"))
