@@ -65,7 +65,7 @@ def test_an_epoch_is_the_loop_over_the_buffer() -> None:
     (ours, update, replay), (stock, step, other) = learners
     for _ in range(2):
         metrics = update.epoch(replay)
-        looped = torch.stack([step(minibatch) for minibatch in other])
+        looped: TensorDict = torch.stack([step(minibatch) for minibatch in other])
         torch.testing.assert_close(metrics.to_dict(), looped.to_dict(), rtol=0.0, atol=0.0)
     assert metrics.batch_size == torch.Size([4])
     assert _equal_parameters(ours, stock)
