@@ -2,12 +2,13 @@
 
     python recipes/a2c_staleness_mujoco.py                    # up to four batches
     python recipes/a2c_staleness_mujoco.py --num-batches 1    # reference: plain A2C
+    python recipes/a2c_staleness_mujoco.py --resume runs/a2c  # go on with a stopped run
 
 Buffer, filter and sampler are those of PPO-AMBER, untouched; the loss is TorchRL's. A2C weighs no
 frame by its importance ratio, so an old frame biases the gradient by as much as the actor has moved
 since. The filter bounds that bias, it does not remove it: hence a small drop factor, one pass per
 iteration, and plain A2C as the reference. After 300 000 frames (minutes) of InvertedPendulum-v5,
-seed 0, the last-100 return is 977, that of the reference 1000: no gain to see here. No checkpoints.
+seed 0, the last-100 return is 977, that of the reference 1000: no gain to see here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import tyro
+from command_line import command_line, conclude
 from ranges import Range, check_fields
 from torchrl.data import Categorical
 from torchrl.objectives import A2CLoss
@@ -28,7 +29,7 @@ from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
-from amber_trl.runs import RunDirectory, TrainingLog
+from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
@@ -41,14 +42,16 @@ class Config:
     """Gymnasium id of an environment with Box observations and actions; 8 run together."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Seeds networks, environments, actions and minibatches."""
-    run_dir: Path | None = None
-    """Where the run's files go (runs/a2c)."""
+    run_dir: Path = Path("runs/a2c")
+    """Where the run's files go."""
     overwrite: bool = False
     """Replace a run that the directory already holds."""
-    total_frames: Annotated[int, Range(1)] = 300_000
-    """Frames to train for; learning rate and drop factor are annealed towards it."""
-    frames_per_batch: Annotated[int, Range(1)] = 2048
-    """Frames collected per iteration, by all environments together."""
+    resume: Path | None = None
+    """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
+    total_frames: Annotated[int | None, Range(1)] = None
+    """Frames to train for, towards which everything is annealed (300 000; smoke: 2560)."""
+    frames_per_batch: Annotated[int | None, Range(1)] = None
+    """Frames collected per iteration, by all environments together (2048; smoke: 256)."""
     num_batches: Annotated[int, Range(1)] = 4
     """Batches kept, the newest included; 1 is plain A2C."""
     drop_factor: Annotated[float, Range(0, infinite=True)] = 0.05
@@ -64,17 +67,18 @@ class Config:
 def train(config: Config) -> dict[str, Any]:
     """Trains, leaves the run directory, and returns what its summary.json says."""
     check_fields(config)
-    if config.smoke:
-        config = replace(config, frames_per_batch=256, total_frames=2560)
-    size = config.frames_per_batch
-    total = -(-config.total_frames // size) * size  # the last batch is whole
+    size = config.frames_per_batch or (256 if config.smoke else 2048)
+    total = config.total_frames or (2560 if config.smoke else 300_000)
+    total = -(-total // size) * size  # the last batch is whole
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     env = make_env(config.env_id, 8, seed=config.seed)
     if isinstance(env.action_spec, Categorical):
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
-    run = RunDirectory(config.run_dir or "runs/a2c", overwrite=config.overwrite)
-    run.write_config(asdict(config))
+    resumes = config.resume is not None
+    directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resumes)
+    if not resumes:
+        directory.write_config(asdict(replace(config, total_frames=total, frames_per_batch=size)))
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments = {"observation_size": observations, "action_size": actions}
     normalizer = ObservationNormalizer(observations)
@@ -91,23 +95,20 @@ def train(config: Config) -> dict[str, Any]:
     update = UpdateStep(loss, optimizer)
     schedule = LinearSchedule(total, optimizer=optimizer, staleness=staleness)
     collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
-    frames = 0
-    with TrainingLog(run, total, size, config.num_batches) as log:
-        for batch in collector:
-            annealed = schedule.step(frames)
+    policy = PolicyRecord(config.env_id, arguments, actor)
+    parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule, "replay": replay}
+    parts["policy"] = policy
+    with TrainingRun(directory, collector, parts, num_batches=config.num_batches) as run:
+        for batch in run.batches():
+            annealed = schedule.step(run.frames)
             normalizer.update(batch["observation"])
             replay.extend(advantage(batch.copy()))
             ledger = replay.refresh()
             metrics = update.epoch(replay)
-            frames += batch.numel()
-            log.iteration(batch, annealed, metrics, ledger)
-        collector.shutdown()
-        policy = {"env_id": config.env_id, "arguments": arguments, "actor": actor.state_dict()}
-        run.save_policy(policy)
-        run.write_summary(summary := log.summary())
-    return summary
+            run.record(batch, annealed, metrics, ledger)
+    return run.summary
 
 
 if __name__ == "__main__":
-    summary = train(tyro.cli(Config, description=__doc__))
-    sys.stdout.write(f"final score {summary['final_score']:.4g} after {summary['frames']} frames\n")
+    config = command_line(Config, __doc__)
+    sys.exit(conclude(train(config), config.run_dir))

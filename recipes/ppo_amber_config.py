@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-import tyro
+from command_line import saved_config
 from ranges import Range, check_fields
 
 
@@ -130,8 +129,8 @@ def resolve(config: Config) -> EffectiveConfig:
     """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
     check_fields(config)
     _check_device(config.device)
-    if config.resume is not None:
-        return _resolve_resumed(config, saved_config(config.resume))
+    if config.resume is not None:  # a resumed run keeps its options
+        return replace(saved_config(EffectiveConfig, config.resume), progress=config.progress)
     values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
@@ -141,49 +140,6 @@ def resolve(config: Config) -> EffectiveConfig:
     effective = EffectiveConfig(**{"compiled": False, **values})  # open_run decides
     _check_combinations(effective)
     return effective
-
-
-def saved_config(run_dir: Path) -> EffectiveConfig:
-    """The configuration to resume a run with: its own, wherever its directory is now."""
-    path = run_dir / "config.json"
-    if not path.is_file():
-        found = (
-            "there is no config.json of a run in it" if run_dir.is_dir() else "no such directory"
-        )
-        raise FileNotFoundError(f"resume={str(run_dir)!r}: {found}; name the directory of a run")
-    try:
-        saved = dict(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} holds no configuration ({error}): restore it") from error
-    if differing := {field.name for field in fields(EffectiveConfig)} ^ saved.keys():
-        raise ValueError(
-            f"{path} lacks or has too many of {sorted(differing)}: resume the run with the "
-            "version that it was started with"
-        )
-    saved |= {"run_dir": run_dir, "resume": run_dir, "overwrite": False}
-    saved["hidden_sizes"] = tuple(saved["hidden_sizes"])
-    if saved["drop_factor"] is not None:
-        saved["drop_factor"] = float(saved["drop_factor"])  # JSON has no infinity but "inf"
-    return EffectiveConfig(**saved)
-
-
-def _resolve_resumed(config: Config, saved: EffectiveConfig) -> EffectiveConfig:
-    for field in fields(Config):
-        value = getattr(config, field.name)
-        if value != field.default:
-            _check_same(field.name, value, saved)
-    return replace(saved, progress=config.progress)
-
-
-def _check_same(name: str, value: Any, saved: EffectiveConfig) -> None:
-    ours = getattr(saved, name)
-    if name in ("run_dir", "resume"):
-        value, ours = str(Path(value).resolve()), str(Path(ours).resolve())
-    if name != "progress" and value != ours:
-        raise ValueError(
-            f"{name}={value!r} contradicts {name}={ours!r} of the run in {str(saved.run_dir)!r}: "
-            "leave it out, since a resumed run keeps its options"
-        )
 
 
 def _check_device(device: str) -> None:
@@ -227,16 +183,3 @@ def _check_combinations(config: EffectiveConfig) -> None:
                 f"must be scaled and at most frames_per_batch / num_envs = {lane}, the frames of "
                 "one environment; lower one of them, or num_envs"
             )
-
-
-def command_line(description: str | None) -> Config:
-    """What was asked for; on a resume, nothing may be asked for that the run does not have."""
-    config = tyro.cli(Config, description=description)
-    if config.resume is None:
-        return config
-    saved = saved_config(config.resume)
-    default = Config(**{field.name: getattr(saved, field.name) for field in fields(Config)})
-    given = tyro.cli(Config, description=description, default=default)
-    for field in fields(Config):  # also one that equals the option's default, not the run's value
-        _check_same(field.name, getattr(given, field.name), saved)
-    return given

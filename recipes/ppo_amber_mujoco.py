@@ -18,32 +18,27 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import logging
 import math
 import random
-import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from ppo_amber_config import Config, EffectiveConfig, command_line, resolve
-from tensordict import TensorDictBase
+from command_line import command_line, conclude
+from ppo_amber_config import Config, EffectiveConfig, resolve
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torchrl.checkpoint import GlobalRNGState
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 from tqdm import tqdm
 
-from amber_trl.checkpoints import CheckpointError, Checkpoints
-from amber_trl.collectors import CollectionState, GymCollector
+from amber_trl.checkpoints import CheckpointError
+from amber_trl.collectors import GymCollector
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
     EpisodicMinibatchSampler,
@@ -53,12 +48,9 @@ from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
-from amber_trl.runs import PolicyRecord, RunDirectory, StopOnInterrupt, TrainingLog
+from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, NonFiniteError, UpdateStep, should_compile
 from amber_trl.transforms import ISStalenessFilter
-
-logger = logging.getLogger(__name__)
-
 
 _COMPILE_ACTOR_FROM_STEPS = 500_000
 """Calls of the actor from which compiling it pays: twenty seconds, for 50 microseconds of each."""
@@ -105,6 +97,21 @@ def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiB
     )
 
 
+def build_loss(
+    config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
+) -> AmberPPOLoss:
+    """The paper's loss, equation (11), with the options that it does not have."""
+    return AmberPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=config.clip_epsilon,
+        critic_coeff=config.critic_coeff,
+        entropy_coeff=config.entropy_coeff,
+        normalize_advantage=config.normalize_advantage == "minibatch",
+        functional=False,
+    )
+
+
 def build_env(config: EffectiveConfig) -> EnvBase:
     """The environments, where the collector wants them."""
     device = "cpu" if config.collector == "fast" else config.device
@@ -112,31 +119,32 @@ def build_env(config: EffectiveConfig) -> EnvBase:
 
 
 def build_collector(
-    config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase, total_frames: int
+    config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase
 ) -> BaseCollector:
-    """The collector of whole batches, up to ``total_frames``.
+    """The collector of whole batches.
 
-    The fast one acts by a copy of the actor where the networks are not on the CPU: a simulator
-    there would wait for the device at every step.
+    If the networks are not on the CPU, the fast one acts by a copy of the actor that is: otherwise
+    the simulators would wait for the device at every step.
     """
     size = config.frames_per_batch
-    if config.collector == "fast":
-        elsewhere = torch.device(config.device).type != "cpu"
-        steps = config.total_frames // config.num_envs
-        return GymCollector(
+    total = -(-config.total_frames // size) * size  # the last batch is whole
+    if config.collector == "torchrl":
+        return Collector(
             env,
-            copy.deepcopy(actor).cpu() if elsewhere else actor,
+            actor,
             frames_per_batch=size,
-            total_frames=total_frames,
-            storing_device=config.device if elsewhere else None,
-            compile_policy=config.compiled and steps >= _COMPILE_ACTOR_FROM_STEPS,
+            total_frames=total,
+            auto_register_policy_transforms=False,  # a feed-forward actor needs none
         )
-    return Collector(
+    elsewhere = torch.device(config.device).type != "cpu"
+    steps = config.total_frames // config.num_envs
+    return GymCollector(
         env,
-        actor,
+        copy.deepcopy(actor).cpu() if elsewhere else actor,
         frames_per_batch=size,
-        total_frames=total_frames,
-        auto_register_policy_transforms=False,  # a feed-forward actor needs none
+        total_frames=total,
+        storing_device=config.device if elsewhere else None,
+        compile_policy=config.compiled and steps >= _COMPILE_ACTOR_FROM_STEPS,
     )
 
 
@@ -149,18 +157,18 @@ def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBa
 
 
 def return_large_blocks() -> None:
-    """Has glibc return blocks of a megabyte and more to the system when they are freed.
+    """Makes glibc return blocks of a megabyte and more to the system when they are freed.
 
-    It would come to keep them in its heap, where what is made between them leaves gaps that no
-    batch fits in: compiled, a million frames of Humanoid then take gigabytes.
+    It would otherwise keep them in its heap, whose gaps fit no batch: compiled, a million frames of
+    Humanoid then take gigabytes.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc alone has it
     if mallopt is not None:
-        mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD, which is then no longer raised by itself
+        mallopt(-3, 1 << 20)  # a fixed M_MMAP_THRESHOLD
 
 
 def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDirectory]:
-    """Everything that can fail before training: environment and run directory."""
+    """Everything that can fail before training: environment, compiler and run directory."""
     return_large_blocks()
     torch.set_num_threads(config.num_threads)
     random.seed(config.seed)
@@ -172,50 +180,18 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
             f"staleness_metric='per_dimension' with env_id={config.env_id!r}, whose actions are "
             "discrete: choose another metric"
         )
-    # Last, as it may try the compiler.
-    choice, resumed = config.compile, config.resume is not None
-    if resumed:
-        choice = "on" if config.compiled else "off"
+    resumes = config.resume is not None
+    choice = config.compile if not resumes else "on" if config.compiled else "off"
     compiled = should_compile(choice, total_frames=config.total_frames, device=config.device)
     config = replace(config, compiled=compiled)
-    run = RunDirectory(
-        config.run_dir, overwrite=config.overwrite, resume=resumed, tensorboard=config.tensorboard
+    directory = RunDirectory(
+        config.run_dir, overwrite=config.overwrite, resume=resumes, tensorboard=config.tensorboard
     )
-    if not resumed:
-        run.write_config(asdict(config))
-    return config, env, run
-
-
-def restore(
-    checkpoints: Checkpoints, run: RunDirectory, log: TrainingLog, collection: CollectionState
-) -> Sequence[str]:
-    """Goes on from the newest sound checkpoint; returns why that is not exact, if it is not."""
-    restored = checkpoints.restore()
-    if restored is None:
-        raise CheckpointError(
-            f"there is no checkpoint in {checkpoints.directory}: start the run again, with "
-            "--overwrite"
-        )
-    if restored.details["config_sha256"] != run.config_sha256():
-        raise CheckpointError(
-            f"{run.path}/config.json is not what it was when {restored.path} was saved: restore it"
-        )
-    if not collection.continues:
-        log.recorder.drop_unfinished()
-    reasons = [*restored.details["reasons"], *restored.differences]
-    for reason in reasons:
-        logger.warning("resumed approximately: %s", reason)
-    return reasons
-
-
-def describe_exactness(
-    config: EffectiveConfig, collection: CollectionState, earlier: Sequence[str]
-) -> dict[str, Any]:
-    """Whether the run is, or can be resumed as, the one never interrupted; and if not, why."""
-    reasons = dict.fromkeys([*earlier, *collection.inexact])
-    if torch.device(config.device).type != "cpu":
-        reasons[f"device {config.device}: sums are not made in the same order every time"] = None
-    return {"exactness": "approximate" if reasons else "exact", "reasons": list(reasons)}
+    if not resumes:
+        directory.write_config(asdict(config))
+    if compiled:
+        tqdm.write("compiling in the first iteration; a stop takes effect after it", sys.stdout)
+    return config, env, directory
 
 
 def train(config: Config) -> dict[str, Any]:
@@ -223,25 +199,17 @@ def train(config: Config) -> dict[str, Any]:
     return learn(*open_run(resolve(config)))
 
 
-def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str, Any]:
-    """Collects, judges, updates; logs every iteration."""
+def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
+    """Algorithm 1 of the paper; its line numbers are in the comments."""
     actor, critic, normalizer, arguments = build_networks(config, env)
     replay = build_replay(config, actor)
-    loss = AmberPPOLoss(
-        actor,
-        critic,
-        clip_epsilon=config.clip_epsilon,
-        critic_coeff=config.critic_coeff,
-        entropy_coeff=config.entropy_coeff,
-        normalize_advantage=config.normalize_advantage == "minibatch",
-        functional=False,
-    )
-    on_cuda = torch.device(config.device).type == "cuda"
+    loss = build_loss(config, actor, critic)
     optimizer = torch.optim.Adam(
         loss.parameters(),
         lr=config.learning_rate,
         eps=1e-5,
-        capturable=on_cuda and config.compiled,  # a CUDA graph counts its steps on the device
+        # A CUDA graph counts its steps on the device.
+        capturable=config.compiled and torch.device(config.device).type == "cuda",
     )
     update = UpdateStep(
         loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
@@ -251,90 +219,42 @@ def learn(config: EffectiveConfig, env: EnvBase, run: RunDirectory) -> dict[str,
         lmbda=config.gae_lambda,
         value_network=critic,
         average_gae=config.normalize_advantage == "batch",
-        vectorized=config.compiled,  # faster and, as the compiled update, equal up to rounding
+        vectorized=config.compiled,  # faster and, like the compiled update, equal up to rounding
     )
     judge = replay.staleness if config.setup == "amber" else None
     schedule = LinearSchedule(config.total_frames, optimizer=optimizer, loss=loss, staleness=judge)
-    size = config.frames_per_batch
-    total = -(-config.total_frames // size) * size  # the last batch is whole
-    collector = build_collector(config, env, actor, total)
-    log = TrainingLog(run, total, size, config.num_batches, progress=config.progress)
-    collection = CollectionState(collector, env)
-    policy = PolicyRecord(config.env_id, arguments, actor)
-    checkpoints = Checkpoints(
-        run.checkpoints,
-        {
-            "loss": loss,
-            "optimizer": optimizer,
-            "schedule": schedule,
-            "replay": replay,
-            "collection": collection,
-            "log": log,
-            "policy": policy,
-            "generators": GlobalRNGState(),
-        },
-    )
-    with log, StopOnInterrupt() as stop, ExitStack() as stack:
-        earlier: Sequence[str] = []
-        if config.resume is not None:
-            earlier = restore(checkpoints, run, log, collection)
-            tqdm.write(f"resumed after {log.recorder.frames} of {total} frames", file=sys.stdout)
-        exactness = partial(describe_exactness, config, collection, earlier)
-        summary: dict[str, Any] = {}
-
-        def finish(error_type: type[BaseException] | None, *_: object) -> None:
-            interrupted = log.recorder.frames < total
-            summary.update(
-                log.summary(),
-                interrupted=interrupted,
-                stopped_by=stop.signal.name if stop.signal and interrupted else None,
-                **exactness(),
-            )
-            try:
-                collector.shutdown()
-                run.save_policy(policy.state_dict())
-                run.write_summary(summary)
-            except OSError as error:
-                if error_type is None:
-                    raise
-                logger.error("policy.pt and summary.json could not be written: %s", error)
-
-        stack.push(finish)  # an error, too, leaves what there is
-        if config.compiled:
-            tqdm.write("compiling in the first iteration; a stop takes effect after it", sys.stdout)
-        log.lap("checkpoint")
-        for batch in collector:
-            log.lap("collect")
-            values = schedule.step(log.recorder.frames)
+    collector = build_collector(config, env, actor)
+    parts = {
+        "loss": loss,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "replay": replay,
+        "policy": PolicyRecord(config.env_id, arguments, actor),
+    }
+    with TrainingRun(
+        directory,
+        collector,
+        parts,
+        num_batches=config.num_batches,
+        checkpoint_interval=config.checkpoint_interval,
+        progress=config.progress,
+    ) as run:
+        for batch in run.batches():  # line 4: collect
+            annealed = schedule.step(run.frames)  # step size, clip range, drop factor
             normalizer.update(batch["observation"])
-            replay.extend(advantage(for_learning(batch, config)))
-            log.lap("prepare")
-            ledger = replay.refresh()
-            log.lap("refresh")
-            epochs = [update.epoch(replay) for _ in range(config.epochs)]
-            if config.collector == "fast":
-                collector.update_policy_weights_(actor)  # it may act by a copy
-            else:
-                collector.update_policy_weights_()
-            log.lap("update")
-            values["minibatch_size"] = replay.batch_size
-            log.iteration(batch, values, torch.cat(epochs), ledger)
-            frames = log.recorder.frames
-            stops = stop.requested  # read once: a signal from here on is for the next iteration
-            due = config.checkpoint_interval and frames // size % config.checkpoint_interval == 0
-            if due or stops or frames >= total:
-                details = {**exactness(), "config_sha256": run.config_sha256()}
-                checkpoints.save(frames, score=log.recorder.mean_return, details=details)
-            log.lap("checkpoint")
-            if stops:
-                break
-    return summary
+            replay.extend(advantage(for_learning(batch, config)))  # lines 5 to 7: store, once
+            ledger = replay.refresh()  # lines 10 to 12: R' of each batch; in use or not
+            metrics = [update.epoch(replay) for _ in range(config.epochs)]  # lines 17 to 24
+            collector.update_policy_weights_(TensorDict.from_module(actor))
+            annealed["minibatch_size"] = replay.batch_size  # line 19: M, over the batches in use
+            run.record(batch, annealed, metrics, ledger)
+    return run.summary
 
 
 def main() -> int:
     """Command line; returns the exit code."""
     try:
-        opened = open_run(resolve(command_line(__doc__)))
+        opened = open_run(resolve(command_line(Config, __doc__)))
     except (
         ValueError,
         TypeError,
@@ -348,15 +268,7 @@ def main() -> int:
         summary = learn(*opened)
     except (CheckpointError, NonFiniteDataError, NonFiniteError, OSError) as error:
         sys.exit(f"error: {error}")
-    stopped_by, frames, run_dir = summary["stopped_by"], summary["frames"], opened[0].run_dir
-    if stopped_by:
-        sys.stdout.write(f"stopped after {frames} frames; go on with --resume {run_dir}\n")
-        return 128 + signal.Signals[stopped_by]
-    score = f"final score {summary['final_score']:.4g}"
-    if not summary["episodes"]:
-        score = "no final score, as no episode has ended,"
-    sys.stdout.write(f"{score} after {frames} frames: {run_dir}\n")
-    return 0
+    return conclude(summary, opened[0].run_dir)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""A training run: its directory, log, episodes, scores and policies."""
+"""A training run: its directory, episodes, scores and policies, and the class that runs it."""
 
 from amber_trl.runs.episodes import Episode, EpisodeRecorder
 from amber_trl.runs.interrupts import StopOnInterrupt
-from amber_trl.runs.log import TrainingLog
-from amber_trl.runs.policies import Policy, find_policy, load_policy
-from amber_trl.runs.policy import PolicyRecord
-from amber_trl.runs.run_directory import RunDirectory
+from amber_trl.runs.policies import Policy, PolicyRecord, find_policy, load_policy
+from amber_trl.runs.run_directory import RunDirectory, read_config
 from amber_trl.runs.scores import final_score, learning_curve, speed_score
+from amber_trl.runs.training_run import TrainingRun
 
 __all__ = [
     "Episode",
@@ -15,10 +14,11 @@ __all__ = [
     "PolicyRecord",
     "RunDirectory",
     "StopOnInterrupt",
-    "TrainingLog",
+    "TrainingRun",
     "final_score",
     "find_policy",
     "learning_curve",
     "load_policy",
+    "read_config",
     "speed_score",
 ]

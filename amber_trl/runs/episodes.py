@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+
+WINDOW = 100
+"""Episodes over which returns are averaged: the last hundred, as the AMBER paper does."""
 
 
 class Episode(NamedTuple):
@@ -35,24 +37,17 @@ class Episode(NamedTuple):
 
 
 class EpisodeRecorder:
-    """Turns ``[E, T]`` batches into finished episodes, across batch borders.
+    """Turns ``[E, T]`` batches into finished episodes, across the borders of batches.
 
     Frame ``t`` of environment ``e`` in a batch that starts after ``f`` frames is frame
     ``f + t * E + e + 1`` of the training, as if the environments were stepped in turn. Returns
     accumulate in float64. The work per batch is a few vectorised operations on the CPU; only
     finished episodes are looped over.
 
-    Reads ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and
-    ``("next", "truncated")`` (taken as false where an environment has no time limit), each
-    ``[..., 1]``, and writes nothing. Its state is the frames seen, the unfinished episode of each
-    environment and the returns of the last ``window`` finished ones. It is not
+    It reads ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and
+    ``("next", "truncated")`` (false where an environment has no time limit), each ``[..., 1]``.
+    Its state is the unfinished episode of each environment. It is not
     :class:`~torchrl.envs.RewardSum`, which adds a running return to every stored frame.
-
-    Args:
-        window: number of last finished episodes that :attr:`mean_return` is over, at least 1.
-
-    Raises:
-        ValueError: if ``window`` is below 1.
 
     Examples:
         >>> import torch
@@ -62,35 +57,21 @@ class EpisodeRecorder:
         >>> batch = TensorDict(
         ...     {"next": {"reward": torch.ones(2, 2, 1), "done": done, "terminated": done}}, [2, 2]
         ... )
-        >>> recorder = EpisodeRecorder()
-        >>> recorder.record(batch)
+        >>> EpisodeRecorder().record(batch, frames=0)
         [Episode(frame=3, episode_return=2.0, length=2, terminated=True, truncated=False)]
-        >>> recorder.frames, recorder.mean_return
-        (4, 2.0)
     """
 
-    def __init__(self, *, window: int = 100) -> None:
-        if window < 1:
-            raise ValueError(
-                f"window={window} given to EpisodeRecorder: it must be at least 1; "
-                "pass the number of last episodes to average over"
-            )
-        self.frames = 0
+    def __init__(self) -> None:
         self._returns = torch.zeros(0, dtype=torch.float64)
         self._lengths = torch.zeros(0, dtype=torch.int64)
-        self._last: deque[float] = deque(maxlen=window)
 
-    @property
-    def mean_return(self) -> float:
-        """Mean return of the last ``window`` finished episodes; NaN before the first."""
-        return sum(self._last) / len(self._last) if self._last else float("nan")
-
-    def record(self, batch: TensorDictBase) -> list[Episode]:
+    def record(self, batch: TensorDictBase, frames: int) -> list[Episode]:
         """Takes in the next batch.
 
         Args:
-            batch: collected frames, ``[E, T]``, or ``[T]`` for a single environment, in the
-                order collected, with the rewards before any change made for learning.
+            batch: collected frames, ``[E, T]``, or ``[T]`` for a single environment, in the order
+                collected, with the environment's own rewards and flags.
+            frames: frames collected before this batch.
 
         Returns:
             The episodes that ended in it, by frame.
@@ -100,7 +81,7 @@ class EpisodeRecorder:
                 the ones before it.
         """
         reward, done, terminated, truncated = self._read(batch)
-        num_envs, num_steps = done.shape
+        num_envs = len(done)
         # Segment k of a lane holds the frames after its k-th end in this batch; the first segment
         # continues what the last batch left.
         segment = done.cumsum(1) - done.long()
@@ -117,7 +98,7 @@ class EpisodeRecorder:
         episodes = [
             Episode(*values)
             for values in zip(
-                (self.frames + step * num_envs + env + 1).tolist(),
+                (frames + step * num_envs + env + 1).tolist(),
                 returns[env, ended].tolist(),
                 lengths[env, ended].tolist(),
                 terminated[env, step].tolist(),
@@ -128,8 +109,6 @@ class EpisodeRecorder:
         last = done.sum(1, keepdim=True)
         self._returns = returns.gather(1, last).squeeze(1)
         self._lengths = lengths.gather(1, last).squeeze(1)
-        self._last.extend(episode.episode_return for episode in episodes)
-        self.frames += num_envs * num_steps
         return episodes
 
     def drop_unfinished(self) -> None:
@@ -138,13 +117,8 @@ class EpisodeRecorder:
         self._lengths.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Position and unfinished episodes, as tensors and numbers that alias nothing."""
-        return {
-            "frames": self.frames,
-            "returns": self._returns.clone(),
-            "lengths": self._lengths.clone(),
-            "last": list(self._last),
-        }
+        """Return and length so far of each environment's unfinished episode, copied."""
+        return {"returns": self._returns.clone(), "lengths": self._lengths.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a saved position.
@@ -152,11 +126,7 @@ class EpisodeRecorder:
         Args:
             state: what :meth:`state_dict` returned.
         """
-        self.frames = int(state["frames"])
-        self._returns = torch.as_tensor(state["returns"], dtype=torch.float64).clone()
-        self._lengths = torch.as_tensor(state["lengths"], dtype=torch.int64).clone()
-        self._last.clear()
-        self._last.extend(float(value) for value in state["last"])
+        self._returns, self._lengths = state["returns"].clone(), state["lengths"].clone()
 
     def _read(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if batch.ndim not in (1, 2) or batch.numel() == 0:

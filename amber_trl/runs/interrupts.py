@@ -12,13 +12,14 @@ _logger = logging.getLogger(__name__)
 
 
 class StopOnInterrupt:
-    """Lets Ctrl-C or SIGTERM finish the iteration: the first asks to stop, the second stops at once.
+    """Lets a signal finish the iteration: the first asks to stop, the second stops at once.
 
-    Inside the context the first SIGINT or SIGTERM only sets ``signal``, which the training loop
-    reads between iterations, so that what it saves is never a half-made update. The first also
-    restores the earlier handlers, so that a second one acts as it would have without: SIGINT
-    raises :class:`KeyboardInterrupt`, SIGTERM ends the process. Outside the main thread, where
-    Python allows no handlers, it does nothing; a signal that the process ignores it leaves alone.
+    Inside the context the first SIGINT (Ctrl-C), SIGTERM or SIGHUP (a closed terminal) only sets
+    ``signal``, which the training loop reads between iterations, so that it never saves a half-made
+    update. The first also restores the earlier handlers, so that a second one acts as it would
+    have without: SIGINT raises :class:`KeyboardInterrupt`, the others end the process. Outside the
+    main thread, where Python allows no handlers, it does nothing. It leaves a signal alone that the
+    process ignores, as SIGHUP under ``nohup``.
 
     Attributes:
         signal: the signal that asked to stop, or None.
@@ -47,8 +48,8 @@ class StopOnInterrupt:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
                     self._earlier[number] = signal.signal(number, self._request)
         return self
 

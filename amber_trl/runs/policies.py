@@ -1,7 +1,8 @@
-"""Trained policies, loaded to be played."""
+"""Trained policies: saved with what rebuilds them, found in a run, and loaded to be played."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +10,89 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from tensordict.nn import TensorDictModuleBase
 from torchrl.modules import ProbabilisticActor
 
 from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
 
 Which = Literal["last", "best", "final"]
+
+
+class PolicyRecord:
+    """An actor's weights, with what rebuilds the actor and its environment.
+
+    It is what a run's ``policy.pt`` holds, and a part of every checkpoint.
+
+    Args:
+        env_id: Gymnasium id of the environment that the actor is trained on.
+        arguments: arguments of :func:`~amber_trl.modules.gaussian_actor` or
+            :func:`~amber_trl.modules.categorical_actor`, without the normaliser; plain values.
+        actor: the actor.
+
+    Raises:
+        ValueError: if a normaliser in the actor has other options than the defaults, with which
+            :func:`load_policy` rebuilds it.
+
+    Examples:
+        >>> import tempfile
+        >>> from amber_trl.modules import gaussian_actor
+        >>> from amber_trl.runs import PolicyRecord, load_policy
+        >>> arguments = {"observation_size": 3, "action_size": 1}
+        >>> record = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     record.save(f"{directory}/policy.pt")
+        ...     load_policy(f"{directory}/policy.pt").env_id
+        'Pendulum-v1'
+    """
+
+    def __init__(
+        self, env_id: str, arguments: Mapping[str, Any], actor: TensorDictModuleBase
+    ) -> None:
+        _check_normalizers(actor)
+        self.env_id, self.arguments, self.actor = env_id, dict(arguments), actor
+
+    def state_dict(self) -> dict[str, Any]:
+        """The environment's id, the arguments, and the actor's weights."""
+        return {
+            "env_id": self.env_id,
+            "arguments": dict(self.arguments),
+            "actor": dict(self.actor.state_dict()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads the weights.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if they are of another task or of another network.
+        """
+        for name in ("env_id", "arguments"):
+            if state[name] != getattr(self, name):
+                raise ValueError(
+                    f"policy of {name}={state[name]!r} given where {getattr(self, name)!r} is used"
+                )
+        self.actor.load_state_dict(state["actor"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that ``torch.load(..., weights_only=True)`` reads on any machine.
+
+        Args:
+            path: of the file, such as ``policy.pt``; it appears whole or not at all.
+
+        Raises:
+            OSError: the disk is full, or the file cannot be written for another reason.
+        """
+        state = self.state_dict()
+        state["actor"] = {name: value.cpu() for name, value in state["actor"].items()}
+        # Not straight into the file: on a full disk torch.save raises a RuntimeError that hides it.
+        content = io.BytesIO()
+        torch.save(state, content)
+        temporary = Path(f"{os.fspath(path)}.part")
+        temporary.write_bytes(content.getbuffer())
+        temporary.replace(path)
 
 
 @dataclass(frozen=True)
@@ -40,14 +118,13 @@ class Policy:
 
 
 def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> Policy:
-    """Loads a policy; no code from the file runs and no generator moves.
+    """Loads a policy. No code from the file runs and no generator moves.
 
     Playing a policy makes the environment that its file names, and an id of the form
-    ``module:id`` imports that module. Such a policy loads only where the caller names the same id.
+    ``module:id`` imports that module. Such a policy loads only if the caller names the same id.
 
     Args:
-        path: a run's ``policy.pt``, or one of its checkpoints, whose sums are
-            then checked.
+        path: a run's ``policy.pt``, or one of its checkpoints, which is then verified.
         env_id: what the file must say; None takes any id that imports no module.
 
     Returns:
@@ -56,38 +133,33 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
     Raises:
         FileNotFoundError: there is nothing at ``path``.
         CheckpointError: the checkpoint is damaged, or holds no policy.
-        ValueError: the file holds no policy, or one for another environment than ``env_id``, or
-            its environment imports a module and ``env_id`` is None.
+        ValueError: the file is damaged or holds something else, its policy is for another
+            environment than ``env_id``, or that imports a module and ``env_id`` is None.
 
     Examples:
         >>> import tempfile
-        >>> from amber_trl.runs import load_policy
-        >>> from amber_trl.modules import ObservationNormalizer, gaussian_actor
-        >>> from amber_trl.runs import RunDirectory
-        >>> arguments = {"observation_size": 3, "action_size": 1}
-        >>> actor = gaussian_actor(**arguments, normalizer=ObservationNormalizer(3))
-        >>> saved = {"env_id": "Pendulum-v1", "arguments": arguments, "actor": actor.state_dict()}
-        >>> with tempfile.TemporaryDirectory() as run_dir, RunDirectory(run_dir) as run:
-        ...     run.save_policy(saved)
-        ...     load_policy(run.path / "policy.pt").env_id
-        'Pendulum-v1'
+        >>> from amber_trl.modules import gaussian_actor
+        >>> from amber_trl.runs import PolicyRecord, load_policy
+        >>> arguments = {"observation_size": 4, "action_size": 1}
+        >>> actor = gaussian_actor(**arguments)
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     PolicyRecord("InvertedPendulum-v5", arguments, actor).save(file.name)
+        ...     policy = load_policy(file.name)
+        >>> policy.env_id
+        'InvertedPendulum-v5'
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
     saved = read_component(path, "policy") if path.suffix == ".ckpt" else _read(path)
-    if not isinstance(saved, Mapping):
-        raise ValueError(
-            f"path={str(path)!r} holds no policy of amber_trl, but a {type(saved).__name__}"
-        )
     try:
-        if not isinstance(saved["env_id"], str):
-            raise TypeError(f"env_id={saved['env_id']!r} is no string")
         with torch.random.fork_rng(devices=[]):  # new weights are drawn, and then replaced
             actor = _build(saved["arguments"], saved["actor"])
-        policy = Policy(actor, saved["env_id"])
+        policy = Policy(actor, str(saved["env_id"]))
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise ValueError(f"path={str(path)!r} holds no policy of amber_trl: {error!r}") from error
+        raise ValueError(
+            f"path={str(path)!r} does not hold a policy of amber_trl: {error!r}"
+        ) from error
     _check_env_id(path, policy.env_id, env_id)
     return policy
 
@@ -97,8 +169,8 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
 
     Args:
         run_dir: run directory.
-        which: ``last`` checkpoint, ``best`` one (the highest mean return of the last 100
-            episodes), or the ``final`` policy, ``policy.pt``.
+        which: the ``last`` checkpoint, the ``best`` one (the highest mean return of the last 100
+            training episodes; see :class:`TrainingRun`), or the ``final`` policy, ``policy.pt``.
 
     Returns:
         What :func:`load_policy` takes.
@@ -119,7 +191,7 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
-        raise FileNotFoundError(f"run_dir={str(run_dir)!r} is no directory: name that of a run")
+        raise FileNotFoundError(f"run_dir={str(run_dir)!r} is not a directory: name that of a run")
     final, checkpoints = run_dir / "policy.pt", run_dir / "checkpoints"
     if which == "final":
         found = final if final.is_file() else None
@@ -166,9 +238,27 @@ def _build(arguments: Mapping[str, Any], weights: Mapping[str, Any]) -> Probabil
 
 
 def _read(file: Path) -> Mapping[str, Any]:
+    if file.is_dir():
+        raise ValueError(f"path={str(file)!r} is a directory: pass what find_policy(run_dir) finds")
     try:
         saved: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"path={str(file)!r} cannot be loaded: {reason}") from error
+        raise ValueError(
+            f"path={str(file)!r} is damaged, or is not a policy file: play a checkpoint of the run "
+            "instead (--checkpoint last), or resume the run, which writes the file again"
+        ) from error
     return saved
+
+
+def _check_normalizers(actor: TensorDictModuleBase) -> None:
+    for module in actor.modules():
+        if not isinstance(module, ObservationNormalizer):
+            continue
+        default = ObservationNormalizer(module.size)
+        for name in ("clip", "min_variance", "dtype"):
+            if (value := getattr(module, name)) != getattr(default, name):
+                raise ValueError(
+                    f"the actor's ObservationNormalizer has {name}={value}, and load_policy would "
+                    f"rebuild it with {getattr(default, name)}: use the default, or save the "
+                    "actor's own state_dict"
+                )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import fcntl
-import hashlib
-import io
 import json
 import math
 import os
@@ -15,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from amber_trl._provenance import package_versions
-from amber_trl.runs._table import Table
+from amber_trl.runs._table import Cell, Table
 from amber_trl.runs.episodes import Episode
 
 _EPISODE_COLUMNS = ("frame", "return", "length", "terminated", "truncated")
@@ -43,21 +40,22 @@ class RunDirectory:
     """Directory of one training run; everything that is logged goes through it.
 
     It holds ``config.json`` and ``versions.json`` (written before training), ``episodes.csv``,
-    ``iterations.csv`` and ``timing.csv`` (appended to, and flushed every iteration, so that a
-    kill loses at most one), ``policy.pt`` and ``summary.json`` (written at the end, each by one
-    rename). Floats are written so that reading them back gives the same number, and the
+    ``iterations.csv`` and ``timing.csv`` (appended to and flushed every iteration, so that a kill
+    loses at most one), ``policy.pt`` and ``summary.json`` (written at the end), and
+    ``checkpoints``. Floats are written so that reading them back gives the same number, and the
     wall clock is in ``timing.csv`` and ``summary.json`` only: equal runs leave byte-identical
     episodes and iterations.
 
-    It is a context manager that closes its files. Not a :class:`torchrl.record.loggers.Logger`,
-    which logs one scalar at a time; TorchRL's TensorBoard logger can be fed beside the tables.
+    It is a context manager that closes its files, and it is locked while they are open. It is not
+    a :class:`torchrl.record.loggers.Logger`, which logs one scalar at a time; TorchRL's
+    TensorBoard logger can be fed beside the tables.
 
     Args:
-        path: directory, created with its parents.
+        path: the directory, created with its parents.
         overwrite: remove the files and checkpoints of an earlier run in it. Other files are never
             touched.
-        resume: go on with the run in it, whose tables :meth:`rewind` then takes back to where a
-            checkpoint was written.
+        resume: go on with the run in it; :meth:`rewind` then removes the rows of later frames than
+            its checkpoint's. :class:`TrainingRun` does all of that.
         tensorboard: also log every iteration to ``path/tensorboard``.
 
     Raises:
@@ -92,7 +90,7 @@ class RunDirectory:
     ) -> None:
         if overwrite and resume:
             raise ValueError("overwrite=True and resume=True: choose one")
-        self.path = Path(path)
+        self.path, self.resumed = Path(path), resume
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"run directory {self.path}: it is a file; name a directory")
         if resume:
@@ -118,8 +116,8 @@ class RunDirectory:
         self._lock(self._timing.file)
         if not resume:
             for table in self._tables:
-                table.truncate(0)
-            self._episodes.start(_EPISODE_COLUMNS)
+                table.clear()
+            self._episodes.start(*_EPISODE_COLUMNS)
 
     @property
     def checkpoints(self) -> Path:
@@ -142,7 +140,7 @@ class RunDirectory:
         return held + [path for path in (self.checkpoints,) if path.exists()]
 
     def _check_resumable(self) -> None:
-        for name in ("config.json", *_TABLES):
+        for name in _TABLES:
             if not (self.path / name).is_file():
                 raise FileNotFoundError(
                     f"run directory {self.path} has no {name}, so there is no run to resume: "
@@ -154,10 +152,15 @@ class RunDirectory:
 
         Args:
             config: the effective configuration, plain values by name. Infinity is written as
-                the string ``"inf"``, which ``float`` reads back.
+                the string ``"inf"``, which ``float`` reads back, and a path as a string.
         """
         self._write_json("config.json", config)
         self._write_json("versions.json", package_versions())
+
+    def config_text(self) -> str:
+        """What ``config.json`` holds; empty before it is written."""
+        path = self.path / "config.json"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def append_episodes(self, episodes: Iterable[Episode]) -> None:
         """Appends finished episodes, in the order given, to ``episodes.csv``.
@@ -165,9 +168,7 @@ class RunDirectory:
         Args:
             episodes: as :meth:`EpisodeRecorder.record` returns them.
         """
-        for episode in episodes:
-            self._episodes.append(dict(zip(_EPISODE_COLUMNS, episode, strict=True)))
-        self._episodes.flush()
+        self._episodes.append(*(dict(zip(_EPISODE_COLUMNS, e, strict=True)) for e in episodes))
 
     def append_iteration(
         self,
@@ -179,8 +180,8 @@ class RunDirectory:
         """Appends one iteration to ``iterations.csv``, and to TensorBoard if that is on.
 
         Args:
-            values: numbers or one-element tensors by column; ``frames`` (collected so far) among
-                them. The first call settles the columns. ``None`` leaves a cell empty.
+            values: numbers or one-element tensors by column, ``frames`` (collected so far) first.
+                The first call settles the columns. ``None`` leaves a cell empty.
             ledger: what ``MultiBatchReplayBuffer.refresh`` returned; its main columns are
                 written once per batch age, as ``importance_ratio_0`` and so on.
             num_batches: ages to write, at least the ledger's; cells of batches that are not
@@ -191,34 +192,18 @@ class RunDirectory:
             row.update(_ledger_cells(ledger, num_batches))
         row = {name: _number(value) for name, value in row.items()}
         self._iterations.append(row)
-        self._iterations.flush()
         if self._logger is not None:
             for name, value in row.items():
                 if value is not None and name != "frames":
                     self._logger.log_scalar(name, value, step=row["frames"])
 
-    def append_timing(self, values: Mapping[str, Any]) -> None:
+    def append_timing(self, values: Mapping[str, Cell]) -> None:
         """Appends one iteration's wall-clock measurements to ``timing.csv``.
 
         Args:
-            values: numbers by column; the first call settles the columns.
+            values: numbers by column, ``frames`` first; the first call settles the columns.
         """
-        self._timing.append({name: _number(value) for name, value in values.items()})
-        self._timing.flush()
-
-    def save_policy(self, contents: Mapping[str, Any]) -> None:
-        """Saves ``policy.pt``, which ``torch.load(..., weights_only=True)`` reads anywhere.
-
-        Args:
-            contents: tensors and plain Python values by name, nested in mappings or lists.
-                Tensors are copied to the CPU.
-        """
-        temporary = self.path / "policy.pt.part"
-        # Not into the file, where a full disk would be a RuntimeError that does not say so.
-        contained = io.BytesIO()
-        torch.save(_detached(contents), contained)
-        temporary.write_bytes(contained.getbuffer())
-        temporary.replace(self.path / "policy.pt")
+        self._timing.append(values)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, with the versions added.
@@ -228,18 +213,8 @@ class RunDirectory:
         """
         self._write_json("summary.json", {**summary, "versions": package_versions()})
 
-    def read_config(self) -> dict[str, Any]:
-        """What ``config.json`` holds."""
-        config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
-        return config
-
-    def config_sha256(self) -> str:
-        """SHA-256 of ``config.json``, in hexadecimal digits, by which a resume knows it again."""
-        return hashlib.sha256((self.path / "config.json").read_bytes()).hexdigest()
-
     def read_episodes(self) -> list[Episode]:
         """The episodes in ``episodes.csv``, as they were appended."""
-        self._episodes.flush()
         with self._episodes.path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))[1:]
         return [
@@ -247,26 +222,29 @@ class RunDirectory:
             for frame, total, length, terminated, truncated in rows
         ]
 
-    def positions(self) -> dict[str, dict[str, Any]]:
-        """Where each table ends: ``bytes`` and their ``sha256`` by file name, all on disk."""
-        return {table.path.name: table.sync() for table in self._tables}
+    def sync(self) -> None:
+        """Puts all rows on the disk, so that a checkpoint saved after it never has more of them."""
+        for table in self._tables:
+            table.sync()
 
-    def rewind(self, positions: Mapping[str, Mapping[str, Any]], frames: int) -> None:
-        """Takes the tables back to where they were, so that no row is missing or there twice.
+    def rewind(self, frames: int) -> None:
+        """Keeps the rows up to a checkpoint, so that none is missing or there twice.
 
-        Removes ``policy.pt`` and ``summary.json``, which an end before this one left.
+        Removes ``policy.pt`` and ``summary.json`` too, which an earlier end of the run left.
 
         Args:
-            positions: what :meth:`positions` returned.
-            frames: frames of the training at that time; TensorBoard drops what came later.
+            frames: frames of the checkpoint. TensorBoard drops what came later as well.
 
         Raises:
-            ValueError: if a table is not, up to there, what it was. All tables are then as before.
+            ValueError: if ``iterations.csv`` has no row of that frame.
         """
-        for table in self._tables:
-            table.check(positions[table.path.name])
-        for table in self._tables:
-            table.truncate(positions[table.path.name]["bytes"])
+        if (last := self._iterations.rewind(frames)) != frames:
+            raise ValueError(
+                f"{self._iterations.path} ends at frame {last}, before the checkpoint at {frames}: "
+                "rows are missing; restore the file, or start the run again"
+            )
+        self._episodes.rewind(frames)
+        self._timing.rewind(frames)
         for name in ("policy.pt", "summary.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._logger is not None:
@@ -305,6 +283,34 @@ class RunDirectory:
         temporary.replace(self.path / name)
 
 
+def read_config(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a run's ``config.json`` holds.
+
+    Args:
+        run_dir: run directory.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not JSON of that kind.
+
+    Examples:
+        >>> import tempfile
+        >>> from amber_trl.runs import RunDirectory, read_config
+        >>> with tempfile.TemporaryDirectory() as parent, RunDirectory(f"{parent}/run") as run:
+        ...     run.write_config({"drop_factor": float("inf"), "hidden_sizes": (64, 64)})
+        ...     read_config(run.path)
+        {'drop_factor': 'inf', 'hidden_sizes': [64, 64]}
+    """
+    path = Path(run_dir, "config.json")
+    if not path.is_file():
+        found = "there is no config.json in it" if path.parent.is_dir() else "no such directory"
+        raise FileNotFoundError(f"run_dir={str(run_dir)!r}: {found}; name the directory of a run")
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not hold a configuration ({error}): restore it") from error
+
+
 def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:
     if len(ledger) > num_batches:
         raise ValueError(
@@ -333,14 +339,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _detached(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_detached(item) for item in value]
-    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
 
 
 def _tensorboard_logger(path: Path) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_WINDOW = 100
+from amber_trl._checks import check_integer
+from amber_trl.runs.episodes import WINDOW
 
 
 def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
@@ -31,7 +32,7 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
         -750.0
     """
     _, values = _validated(frames, returns)
-    return float(values[-_WINDOW:].mean()) if len(values) else float("nan")
+    return float(values[-WINDOW:].mean()) if len(values) else float("nan")
 
 
 def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames: int) -> float:
@@ -94,20 +95,12 @@ def learning_curve(
         >>> points.tolist(), curve.tolist()
         ([10, 20, 30], [1.0, 1.0, 2.0])
     """
-    if every < 1:
-        raise ValueError(
-            f"every={every}: it must be at least 1; pass the frames between two points of the "
-            "learning curve, such as frames_per_batch"
-        )
-    if total_frames < 0:
-        raise ValueError(
-            f"total_frames={total_frames}: it must be at least 0; pass the frames of the whole "
-            "training"
-        )
+    check_integer("every", every)
+    check_integer("total_frames", total_frames, low=0)
     ends, values = _validated(frames, returns)
     points = np.arange(every, total_frames + 1, every)
     finished = np.searchsorted(ends, points, side="right")
-    means = [values[max(0, n - _WINDOW) : n].mean() if n else np.nan for n in finished]
+    means = [values[max(0, n - WINDOW) : n].mean() if n else np.nan for n in finished]
     return points, np.array(means, dtype=np.float64)
 
 

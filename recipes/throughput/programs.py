@@ -61,7 +61,7 @@ class _ReportingDirectory(RunDirectory):
     def append_timing(self, values: Mapping[str, Any]) -> None:
         super().append_timing(values)
         collected, refreshed = values["collect_seconds"], self.refresh_seconds
-        learned = sum(values.get(f"{lap}_seconds", 0.0) for lap in ("prepare", "refresh", "update"))
+        learned = values["update_seconds"]  # all but the collection
         self.refresh_seconds = 0.0
         self._report(collect=collected, update=learned - refreshed, refresh=refreshed)
 

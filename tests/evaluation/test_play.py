@@ -144,19 +144,18 @@ def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
 def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "policy.pt"
     file.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"policy\.pt' cannot be loaded"):
+    with pytest.raises(ValueError, match=r"policy\.pt' is damaged"):
         load_policy(file)
     saved = _record().state_dict()
     for broken in (
         {},
         {**saved, "arguments": {}},
         {**saved, "actor": {}},
-        {**saved, "env_id": None},
         [1, 2],
         torch.zeros(3),
     ):
         torch.save(broken, file)
-        with pytest.raises(ValueError, match=r"policy\.pt' holds no policy"):
+        with pytest.raises(ValueError, match=r"policy\.pt' does not hold a policy"):
             load_policy(file)
 
 

@@ -46,6 +46,27 @@ class _Deadly(_Faulty):
         return reward
 
 
+class _Flattering(gymnasium.Wrapper):
+    """Its first episode is short and returns most; the others return more from one to the next."""
+
+    _episodes = -1
+    _step = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._episodes, self._step = self._episodes + 1, 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        observation, _, _, _, info = self.env.step(action)
+        self._step += 1
+        ends = self._step == (2 if self._episodes == 0 else 10)
+        reward = 100.0 if self._episodes == 0 else float(self._episodes)
+        return observation, reward * ends, ends, False, info
+
+
+gymnasium.register(
+    "Flattering-v0", lambda **options: _Flattering(gymnasium.make("Pendulum-v1", **options))
+)
 gymnasium.register("Broken-v0", lambda **options: _Broken(gymnasium.make("Pendulum-v1", **options)))
 gymnasium.register("Huge-v0", lambda **options: _Huge(gymnasium.make("Pendulum-v1", **options)))
 gymnasium.register("Deadly-v0", lambda **options: _Deadly(gymnasium.make("Pendulum-v1", **options)))

@@ -16,12 +16,17 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_amber_config import saved_config
+from command_line import saved_config as _saved_config
+from ppo_amber_config import EffectiveConfig
 
 from amber_trl.checkpoints import list_checkpoints, read_component
 from tests.recipes.conftest import RECIPES
 
 _SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
+
+
+def saved_config(run_dir: Path) -> Any:
+    return _saved_config(EffectiveConfig, run_dir)
 
 
 def _config(ppo: ModuleType, run_dir: Path, **options: Any) -> Any:
@@ -31,15 +36,15 @@ def _config(ppo: ModuleType, run_dir: Path, **options: Any) -> Any:
 
 def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
     """Asks to stop as Ctrl-C does, in the iteration that reaches ``frames``."""
-    whole = ppo.TrainingLog.iteration
+    whole = ppo.TrainingRun.record
 
-    def iteration(log: Any, *args: Any) -> None:
-        whole(log, *args)
-        if log.recorder.frames == frames:
+    def record(run: Any, *args: Any) -> None:
+        whole(run, *args)
+        if run.frames == frames:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ppo.TrainingLog, "iteration", iteration)
+        patch.setattr(ppo.TrainingRun, "record", record)
         summary: dict[str, Any] = ppo.train(config)
     assert summary["frames"] == frames
     assert summary["interrupted"]
@@ -187,41 +192,17 @@ def test_an_edited_configuration_is_refused(ppo: ModuleType, tmp_path: Path) -> 
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"gamma": 0.5}))
     with pytest.raises(ppo.CheckpointError, match=r"config\.json is not what it was"):
-        ppo.train(ppo.Config(resume=run_dir))
+        ppo.train(saved_config(run_dir))
     path.write_text(json.dumps({name: value for name, value in whole.items() if name != "gamma"}))
-    with pytest.raises(ValueError, match=r"config\.json lacks or has too many of \['gamma'\]"):
+    with pytest.raises(ValueError, match="gamma"):
         ppo.train(ppo.Config(resume=run_dir))
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"config\.json holds no configuration"):
-        ppo.train(ppo.Config(resume=run_dir))
-    assert (run_dir / "iterations.csv").read_bytes()[: len(before)] == before
-
-
-def test_a_signal_after_the_last_look_waits_for_the_next_iteration(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
-    whole = ppo.TrainingLog.lap
-
-    def lap(log: Any, name: str) -> None:
-        whole(log, name)
-        if name == "checkpoint" and log.recorder.frames == 512:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ppo.TrainingLog, "lap", lap)
-        summary = ppo.train(_config(ppo, tmp_path / "run"))
-    assert (summary["frames"], summary["stopped_by"]) == (768, "SIGINT")
-    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == [
-        "000000000768.ckpt"
-    ]
+    assert (run_dir / "iterations.csv").read_bytes() == before
 
 
 def test_what_cannot_be_resumed_is_said(ppo: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no config\.json of a run"):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         saved_config(tmp_path)
     run_dir = tmp_path / "run"
-    with pytest.raises(FileNotFoundError, match=r"run'\: no such directory"):
-        saved_config(run_dir)
     ppo.train(_config(ppo, run_dir, total_frames=256))
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(ppo.CheckpointError, match="there is no checkpoint in"):

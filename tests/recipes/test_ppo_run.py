@@ -3,7 +3,6 @@
 import csv
 import ctypes
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -19,8 +18,9 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from tensordict import TensorDict
 
-from amber_trl.runs import final_score, speed_score
+from amber_trl.runs import final_score, find_policy, speed_score
 from amber_trl.transforms import Reason
 from tests.recipes.conftest import RECIPES
 
@@ -317,24 +317,31 @@ def test_bad_data_ends_a_run_with_one_line_and_leaves_what_there_is(
     )
 
 
-def test_a_disk_that_fills_up_last_does_not_hide_what_happened_first(
-    ppo: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_the_best_checkpoint_is_not_that_of_the_first_short_episodes(
+    ppo: ModuleType, tmp_path: Path
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(ppo.RunDirectory, "save_policy", full)
-    monkeypatch.setattr(ppo.TrainingLog, "iteration", _interrupted)
-    with pytest.raises(RuntimeError, match="what happened first"):
-        _train(ppo, tmp_path / "run")
-    assert "policy.pt and summary.json could not be written" in caplog.text
+    """Eight episodes of two frames end first, and return the most."""
+    _train(
+        ppo, tmp_path / "run", env_id="tests.recipes.faulty:Flattering-v0", checkpoint_interval=1
+    )
+    best = find_policy(tmp_path / "run", "best")
+    assert int(best.name[:12]) == 2560
 
 
-def _interrupted(*_: Any, **__: Any) -> None:
-    raise RuntimeError("what happened first")
+def test_few_episodes_count_once_half_of_the_frames_are_collected(
+    ppo: ModuleType, tmp_path: Path
+) -> None:
+    _train(ppo, tmp_path / "run")  # eight episodes, at 1600 of 2560 frames
+    assert find_policy(tmp_path / "run", "best").name.startswith("000000002560")
+
+
+def test_any_path_is_shown_on_an_ascii_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--total-frames"]
+    command += ["256", "--epochs", "1", "--no-progress", "--run-dir", "Übung"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "after 256 frames: \\xdcbung" in done.stdout
 
 
 def test_on_another_device_the_fast_collector_acts_by_a_copy_on_the_cpu(ppo: ModuleType) -> None:
@@ -342,16 +349,16 @@ def test_on_another_device_the_fast_collector_acts_by_a_copy_on_the_cpu(ppo: Mod
     env = ppo.build_env(config)
     actor, *_ = ppo.build_networks(config, env)
     elsewhere = dataclasses.replace(config, device="cuda")
-    collector = ppo.build_collector(elsewhere, env, actor, 512)
+    collector = ppo.build_collector(elsewhere, env, actor)
     assert collector.policy is not actor
     assert collector.storing_device == torch.device("cuda")
     with torch.no_grad():
         for tensor in (*actor.parameters(), *actor.buffers()):
             tensor += 1
-    collector.update_policy_weights_(actor)
+    collector.update_policy_weights_(TensorDict.from_module(actor))
     acting = collector.policy.state_dict()
     assert all(torch.equal(acting[name], value) for name, value in actor.state_dict().items())
-    assert ppo.build_collector(config, env, actor, 512).policy is actor
+    assert ppo.build_collector(config, env, actor).policy is actor
 
 
 @pytest.mark.gpu

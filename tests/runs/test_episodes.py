@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import pytest
@@ -28,67 +27,50 @@ def test_two_environments_over_two_batches_by_hand() -> None:
         [[0, 0, 0, 0], [0, 0, 1, 0]],
     )
     # env 0 ends at t=1: frame 0 + 1*2 + 0 + 1 = 3; env 1 at t=2: frame 0 + 2*2 + 1 + 1 = 6
-    assert recorder.record(first) == [
+    assert recorder.record(first, 0) == [
         Episode(3, 3.0, 2, True, False),
         Episode(6, 70.0, 3, False, True),
     ]
     second = _batch([[100, 200], [300, 400]], [[1, 1], [0, 1]], [[0, 0], [0, 1]])
     # both carry over; at t=1 env 0 (frame 8 + 2 + 1) comes before env 1 (frame 8 + 2 + 2)
-    assert recorder.record(second) == [
+    assert recorder.record(second, 8) == [
         Episode(9, 4 + 8 + 100, 3, True, False),
         Episode(11, 200.0, 1, True, False),
         Episode(12, 80 + 300 + 400, 3, True, True),
     ]
-    assert recorder.frames == 12
-    assert recorder.mean_return == pytest.approx((3 + 70 + 112 + 200 + 780) / 5)
 
 
 def test_a_flat_batch_is_one_environment() -> None:
     recorder = EpisodeRecorder()
-    assert recorder.record(_batch([1, 2, 3], [0, 1, 0])) == [Episode(2, 3.0, 2, True, False)]
-    assert recorder.record(_batch([4], [1])) == [Episode(4, 7.0, 2, True, False)]
+    assert recorder.record(_batch([1, 2, 3], [0, 1, 0]), 0) == [Episode(2, 3.0, 2, True, False)]
+    assert recorder.record(_batch([4], [1]), 3) == [Episode(4, 7.0, 2, True, False)]
 
 
 def test_returns_add_up_in_float64() -> None:
     recorder = EpisodeRecorder()
-    recorder.record(_batch([[2.0**24]], [[0]]))
-    assert recorder.record(_batch([[1.0, 1.0]], [[0, 1]]))[0].episode_return == 2.0**24 + 2
-
-
-def test_no_episode_yet() -> None:
-    recorder = EpisodeRecorder()
-    assert recorder.record(_batch([[1.0, 1.0]], [[0, 0]])) == []
-    assert math.isnan(recorder.mean_return)
-
-
-def test_mean_is_over_the_window() -> None:
-    recorder = EpisodeRecorder(window=2)
-    recorder.record(_batch([[1.0, 2.0, 4.0]], [[1, 1, 1]]))
-    assert recorder.mean_return == 3.0
+    recorder.record(_batch([[2.0**24]], [[0]]), 0)
+    assert recorder.record(_batch([[1.0, 1.0]], [[0, 1]]), 1)[0].episode_return == 2.0**24 + 2
 
 
 def test_state_goes_over_without_alias() -> None:
     batch = _batch([[1.0, 2.0, 4.0], [1.0, 1.0, 1.0]], [[1, 0, 0], [0, 0, 0]])
     first = EpisodeRecorder()
-    first.record(batch)
+    first.record(batch, 0)
     state = first.state_dict()
     second = EpisodeRecorder()
     second.load_state_dict(state)
-    expected = first.record(batch)
-    assert second.record(batch) == expected
-    assert (second.frames, second.mean_return) == (first.frames, first.mean_return)
+    expected = first.record(batch, 6)
+    assert second.record(batch, 6) == expected
     assert state["returns"].tolist() == [6.0, 3.0]
 
 
 def test_bad_batches_are_named() -> None:
     recorder = EpisodeRecorder()
     with pytest.raises(ValueError, match=r"shape \[1, 1, 1\] .*\[E, T\]"):
-        recorder.record(_batch([[[1.0]]], [[[0]]]))
-    recorder.record(_batch([[1.0], [1.0]], [[0], [0]]))
+        recorder.record(_batch([[[1.0]]], [[[0]]]), 0)
+    recorder.record(_batch([[1.0], [1.0]], [[0], [0]]), 0)
     with pytest.raises(ValueError, match=r"3 environments .*recorded 2"):
-        recorder.record(_batch([[1.0]] * 3, [[0]] * 3))
-    with pytest.raises(ValueError, match="window=0"):
-        EpisodeRecorder(window=0)
+        recorder.record(_batch([[1.0]] * 3, [[0]] * 3), 2)
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,7 +82,7 @@ def test_agrees_with_stepping_frame_by_frame(envs: int, steps: list[int], seed: 
     for length in steps:
         reward = torch.randint(-9, 9, (envs, length), generator=generator).double()
         terminated, truncated = torch.rand((2, envs, length), generator=generator) < 0.3
-        recorded += recorder.record(_batch(reward, terminated, truncated))
+        recorded += recorder.record(_batch(reward, terminated, truncated), frame)
         for t in range(length):
             for e in range(envs):
                 frame += 1
@@ -111,7 +93,6 @@ def test_agrees_with_stepping_frame_by_frame(envs: int, steps: list[int], seed: 
                     expected.append(Episode(frame, returns[e], lengths[e], *ends))
                     returns[e], lengths[e] = 0.0, 0
     assert recorded == expected
-    assert recorder.frames == frame
 
 
 @pytest.mark.parametrize("key", ["reward", "done", "terminated", "truncated"])
@@ -119,4 +100,4 @@ def test_more_than_one_number_per_frame_is_refused(key: str) -> None:
     batch = _batch(torch.zeros(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))
     batch["next", key] = batch["next", key].expand(2, 4, 2).clone()
     with pytest.raises(ValueError, match=rf"'{key}'\) of shape \[2, 4, 2\]"):
-        EpisodeRecorder().record(batch)
+        EpisodeRecorder().record(batch, 0)

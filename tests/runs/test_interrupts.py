@@ -56,15 +56,17 @@ def test_a_child_started_in_the_shield_outlives_an_interrupt() -> None:
     assert child.wait(timeout=60) == 0
 
 
-def test_sigterm_asks_first_and_the_second_ends_the_process() -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_another_signal_asks_first_and_the_second_ends_the_process(name: str) -> None:
     program = (
         "import signal; from amber_trl.runs import StopOnInterrupt\n"
+        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"
         "with StopOnInterrupt() as stop:\n"
-        "    signal.raise_signal(signal.SIGTERM)\n"
+        f"    signal.raise_signal(signal.{name})\n"
         "    print(stop.signal.name, flush=True)\n"
-        "    signal.raise_signal(signal.SIGTERM)\n"
+        f"    signal.raise_signal(signal.{name})\n"
         "    print('still here')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGTERM
-    assert done.stdout.split() == ["SIGTERM"]
+    assert done.returncode == -signal.Signals[name]
+    assert done.stdout.split() == [name]

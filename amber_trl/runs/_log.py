@@ -1,0 +1,128 @@
+"""What is shown and written while a training runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tqdm import tqdm
+
+from amber_trl.runs.episodes import WINDOW, Episode, EpisodeRecorder
+from amber_trl.runs.run_directory import RunDirectory
+from amber_trl.runs.scores import final_score, speed_score
+
+_LAPS = ("collect", "update", "checkpoint")
+
+
+class TrainingLog:
+    """Feeds a run directory's tables and a progress bar, once per iteration.
+
+    Numbers leave the device here, and not in the update path.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, total_frames: float, num_batches: int, *, progress: bool
+    ) -> None:
+        self.episodes: list[Episode] = []
+        self._directory, self._num_batches = directory, num_batches
+        self._recorder = EpisodeRecorder()
+        total = None if math.isinf(total_frames) else total_frames
+        self._bar = tqdm(total=total, unit="frame", disable=not progress)
+        self._laps = dict.fromkeys(_LAPS, 0.0)
+        self._started = self._lapped = self._logged = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Notes that the time since the last lap went to ``name``."""
+        now = time.perf_counter()
+        self._laps[name], self._lapped = now - self._lapped, now
+
+    def iteration(
+        self,
+        batch: TensorDictBase,
+        frames: int,
+        values: Mapping[str, Any],
+        metrics: Sequence[TensorDictBase],
+        ledger: TensorDictBase | None,
+    ) -> None:
+        """Writes the rows of an iteration before which there were ``frames`` frames."""
+        finished = self._recorder.record(batch, frames)
+        self.episodes += finished
+        frames += batch.numel()
+        mean_return, mean_length = self.means()
+        row = {"frames": frames, **values, **_mean(metrics)}
+        shown = {} if mean_return is None else {"return": f"{mean_return:.4g}"}
+        if ledger is not None:
+            active = ledger["staleness"][ledger["active"]].tolist()
+            row["active_batches"] = len(active)
+            shown |= {"active": str(len(active)), "staleness": f"{active[-1]:.3g}"}
+        row |= {"mean_return": mean_return, "mean_length": mean_length}
+        self._directory.append_episodes(finished)
+        self._directory.append_iteration(row, ledger=ledger, num_batches=self._num_batches)
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(batch.numel())
+        now = time.perf_counter()
+        timing: dict[str, float] = {"frames": frames, "seconds": now - self._started}
+        timing |= {f"{name}_seconds": seconds for name, seconds in self._laps.items()}
+        timing["frames_per_second"] = batch.numel() / (now - self._logged)
+        self._directory.append_timing(timing)
+        self._lapped = self._logged = time.perf_counter()
+
+    def means(self) -> tuple[float | None, float | None]:
+        """Mean return and length of the last 100 episodes; None before the first."""
+        last = self.episodes[-WINDOW:]
+        if not last:
+            return None, None
+        returns, lengths = (sum(e[column] for e in last) for column in (1, 2))
+        return returns / len(last), lengths / len(last)
+
+    def summary(self, frames: int, every: int) -> dict[str, Any]:
+        """Scores and time after ``frames`` frames, of batches of ``every``."""
+        ends = [episode.frame for episode in self.episodes]
+        returns = [episode.episode_return for episode in self.episodes]
+        seconds = time.perf_counter() - self._started
+        return {
+            "final_score": final_score(ends, returns),
+            "speed_score": speed_score(ends, returns, every, frames),
+            "frames": frames,
+            "episodes": len(ends),
+            "seconds": seconds,
+            "frames_per_second": frames / seconds,
+        }
+
+    def restart_episodes(self) -> None:
+        """Forgets the running episodes, as when every environment starts a new one."""
+        self._recorder.drop_unfinished()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Unfinished episodes, and the time so far."""
+        return {
+            "unfinished": self._recorder.state_dict(),
+            "seconds": time.perf_counter() - self._started,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], frames: int) -> None:
+        """Goes on after ``frames`` frames, with the rows that there were then."""
+        self._directory.rewind(frames)
+        self.episodes = self._directory.read_episodes()
+        self._recorder.load_state_dict(state["unfinished"])
+        self._bar.n = self._bar.initial = frames
+        self._bar.refresh()
+        self._lapped = self._logged = time.perf_counter()
+        self._started = self._lapped - state["seconds"]
+
+    def close(self) -> None:
+        """Closes the bar and the directory's files."""
+        self._bar.close()
+        self._directory.close()
+
+
+def _mean(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:
+    if not metrics:
+        return {"updates": 0}
+    updates: TensorDictBase = torch.cat([each.reshape(-1) for each in metrics])
+    means = updates.cpu().to(torch.float64).mean(0)
+    return {"updates": len(updates), **{name: means[name].item() for name in sorted(means.keys())}}

@@ -1,0 +1,307 @@
+"""A training from its first frame to its last, however often it is stopped in between."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from tensordict import TensorDictBase
+from torch import nn
+from torchrl.checkpoint import GlobalRNGState
+from torchrl.collectors import BaseCollector
+from tqdm import tqdm
+
+from amber_trl._checks import check_integer
+from amber_trl.checkpoints import CheckpointError, Checkpoints
+from amber_trl.collectors import CollectionState
+from amber_trl.runs._log import TrainingLog
+from amber_trl.runs.episodes import WINDOW
+from amber_trl.runs.interrupts import StopOnInterrupt
+from amber_trl.runs.policies import PolicyRecord
+from amber_trl.runs.run_directory import RunDirectory
+
+_logger = logging.getLogger(__name__)
+
+_SHARE = 0.5
+"""Share of a training after which its episodes count as a full window, however few they are."""
+
+
+class TrainingRun:
+    """Runs the iterations of a training: resumes, stops, saves checkpoints, logs and sums up.
+
+    It goes around any training loop over a collector's batches::
+
+        with TrainingRun(directory, collector, parts) as run:
+            for batch in run.batches():
+                ...  # learn from the batch; run.frames were collected before it
+                run.record(batch, metrics=metrics)
+
+    Entering it goes on from the newest sound checkpoint, if the directory was opened with
+    ``resume=True``. A training that resumes ends with the same bits as one that never stopped,
+    if it runs on the CPU and its simulators can be saved; otherwise ``reasons`` in
+    :attr:`summary` says why not.
+
+    A checkpoint is saved every ``checkpoint_interval`` iterations and after the last one. It holds
+    the parts, collector and simulators, random generators and its own state. The score of a
+    checkpoint is the mean return of the last 100 training episodes. A mean over fewer says little,
+    as short episodes end first; so a checkpoint has a score only once 100 episodes have ended, or
+    half of ``total_frames`` are collected. Its details have the number of ``episodes``.
+
+    The first SIGINT (Ctrl-C), SIGTERM or SIGHUP ends the loop after the running iteration, the
+    second acts as it does without this class. On leaving, also after an error, the collector is
+    shut down and ``policy.pt`` and ``summary.json`` are written. Loops that end by ``break`` should
+    do so after :meth:`record`.
+
+    Args:
+        directory: where everything is written; closed on leaving.
+        collector: of whole batches. Its ``total_frames`` are those of the training.
+        parts: what a checkpoint holds of the loop, by name: anything with ``state_dict`` and
+            ``load_state_dict`` that changes. A :class:`PolicyRecord` among them, under the name
+            ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
+        num_batches: batches that the ledger can have; its columns are written for each age.
+        checkpoint_interval: iterations between checkpoints; None saves only the last.
+        progress: whether to show a progress bar.
+
+    Attributes:
+        frames: frames collected and recorded so far, in all.
+        total_frames: frames of the whole training, in whole batches.
+        summary: what ``summary.json`` says, after leaving.
+
+    Raises:
+        ValueError: if a number is out of range, or a part has a reserved name.
+        CheckpointError: on entering, if there is no checkpoint to resume from, or none that the
+            parts can take.
+
+    Examples:
+        A complete training, which TorchRL's ``ReinforceLoss`` makes. Run again with ``resume=True``
+        after it was stopped, it goes on where it was.
+
+        >>> import tempfile
+        >>> import torch
+        >>> from torchrl.objectives import ReinforceLoss
+        >>> from torchrl.objectives.value import GAE
+        >>> from amber_trl.collectors import GymCollector
+        >>> from amber_trl.envs import make_env
+        >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.runs import RunDirectory, TrainingRun
+        >>> def train(path, resume=False):
+        ...     env = make_env("InvertedPendulum-v5", num_envs=2, seed=0)
+        ...     actor, critic = gaussian_actor(4, 1), value_critic(4)
+        ...     loss = ReinforceLoss(actor, critic)
+        ...     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
+        ...     optimizer = torch.optim.Adam(loss.parameters())
+        ...     collector = GymCollector(env, actor, frames_per_batch=64, total_frames=256)
+        ...     directory = RunDirectory(path, resume=resume)
+        ...     parts = {"loss": loss, "optimizer": optimizer}
+        ...     with TrainingRun(directory, collector, parts, progress=False) as run:
+        ...         for batch in run.batches():
+        ...             losses = loss(advantage(batch))
+        ...             (losses["loss_actor"] + losses["loss_value"]).backward()
+        ...             optimizer.step()
+        ...             optimizer.zero_grad()
+        ...             run.record(batch, metrics=losses.detach())
+        ...     return run.summary
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     summary = train(f"{parent}/run")
+        >>> summary["frames"], summary["interrupted"], summary["exactness"]
+        (256, False, 'exact')
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        collector: BaseCollector,
+        parts: Mapping[str, Any],
+        *,
+        num_batches: int = 1,
+        checkpoint_interval: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        check_integer("num_batches", num_batches)
+        if checkpoint_interval is not None:
+            check_integer("checkpoint_interval", checkpoint_interval)
+        self.frames = 0
+        self.summary: dict[str, Any] = {}
+        self._directory, self._collector, self._parts = directory, collector, dict(parts)
+        self._size = size = collector.requested_frames_per_batch
+        self.total_frames = -(-collector.total_frames // size) * size  # the last batch is whole
+        self._num_batches, self._interval = num_batches, checkpoint_interval
+        self._progress = progress
+        own = {
+            "run": self,
+            "collection": CollectionState(collector, collector.env),
+            "generators": GlobalRNGState(),  # last, since others may draw while they load
+        }
+        if taken := own.keys() & parts:
+            raise ValueError(
+                f"parts={sorted(taken)} are saved anyway: leave them out or rename them"
+            )
+        self._collection: CollectionState = own["collection"]
+        self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
+        self._stop = StopOnInterrupt()
+        self._earlier: list[str] = []
+        self._saved, self._recorded = 0, True
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(self._directory.close)
+            stack.enter_context(self._stop)
+            self._log = TrainingLog(
+                self._directory, self.total_frames, self._num_batches, progress=self._progress
+            )
+            stack.callback(self._log.close)
+            if self._directory.resumed:
+                self._restore()
+            self._closing = stack.pop_all()
+        return self
+
+    def batches(self) -> Iterator[TensorDictBase]:
+        """Yields the collector's batches until all are collected or the run is asked to stop.
+
+        Between two of them it saves a checkpoint where one is due.
+
+        Raises:
+            RuntimeError: if a batch was not recorded before the next is asked for.
+        """
+        batches = iter(self._collector)
+        # A signal that comes after this look at it is for the next iteration.
+        while self.frames < self.total_frames and not self._stop.requested:
+            if self._interval and self.frames // self._size % self._interval == 0:
+                self._save()
+            self._log.lap("checkpoint")
+            if (batch := next(batches, None)) is None:
+                return
+            self._log.lap("collect")
+            self._recorded = False
+            yield batch
+            if not self._recorded:
+                raise RuntimeError(
+                    "a batch was not recorded: end each iteration with run.record(...)"
+                )
+
+    def record(
+        self,
+        batch: TensorDictBase,
+        values: Mapping[str, Any] | None = None,
+        metrics: TensorDictBase | Sequence[TensorDictBase] = (),
+        ledger: TensorDictBase | None = None,
+    ) -> None:
+        """Ends an iteration: counts its frames, logs it and moves the bar.
+
+        Args:
+            batch: as collected, ``[E, T]`` or ``[T]``, with the environment's own rewards and flags.
+            values: further columns of ``iterations.csv``, such as what a schedule set.
+            metrics: what the updates returned, one TensorDict per epoch or update; the means over
+                all updates are written.
+            ledger: what ``refresh`` returned, newest batch first.
+        """
+        self._log.lap("update")
+        metrics = [metrics] if isinstance(metrics, TensorDictBase) else metrics
+        self._log.iteration(batch, self.frames, values or {}, metrics, ledger)
+        self.frames += batch.numel()
+        self._recorded = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Frames, time, unfinished episodes and configuration, for a checkpoint."""
+        config = self._directory.config_text()
+        return {"frames": self.frames, "config": config, "log": self._log.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state; rows of the tables that were written after it are removed.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if ``config.json`` or the tables are not those of the run that saved it.
+        """
+        if state["config"] != self._directory.config_text():
+            raise ValueError(
+                f"{self._directory.path}/config.json is not what it was when the checkpoint was "
+                "saved: restore it, since a resumed run keeps its options"
+            )
+        self._log.load_state_dict(state["log"], state["frames"])
+        self.frames = state["frames"]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._closing:
+            try:
+                if error is None and self._recorded:
+                    self._save()
+            except BaseException as failure:
+                self._leave(failure)
+                raise
+            self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Writes what there is, which must not hide an error that came before."""
+        self.summary = self._summarize()
+        try:
+            self._collector.shutdown()
+            if isinstance(policy := self._parts.get("policy"), PolicyRecord):
+                policy.save(self._directory.path / "policy.pt")
+            self._directory.write_summary(self.summary)
+        except OSError as failure:
+            if error is None:
+                raise
+            _logger.error("policy.pt and summary.json could not be written: %s", failure)
+
+    def _summarize(self) -> dict[str, Any]:
+        interrupted, stopped_by = self.frames < self.total_frames, self._stop.signal
+        reasons = self._reasons()
+        return {
+            **self._log.summary(self.frames, self._size),
+            "interrupted": interrupted,
+            "stopped_by": stopped_by.name if stopped_by and interrupted else None,
+            "exactness": "approximate" if reasons else "exact",
+            "reasons": reasons,
+        }
+
+    def _save(self) -> None:
+        if self.frames == self._saved:
+            return
+        self._directory.sync()  # a checkpoint must not know of a row that a crash can take
+        episodes = len(self._log.episodes)
+        full = episodes >= WINDOW or self.frames >= _SHARE * self.total_frames
+        self._checkpoints.save(
+            self.frames,
+            score=self._log.means()[0] if full else None,
+            details={"episodes": episodes, "reasons": self._reasons()},
+        )
+        self._saved = self.frames
+
+    def _restore(self) -> None:
+        restored = self._checkpoints.restore()
+        if restored is None:
+            raise CheckpointError(
+                f"there is no checkpoint in {self._checkpoints.directory}: start the run again, "
+                "with --overwrite"
+            )
+        self._saved = self.frames
+        if not self._collection.continues:
+            self._log.restart_episodes()
+        self._earlier = [*restored.details["reasons"], *restored.differences]
+        for reason in self._earlier:
+            _logger.warning("resumed approximately: %s", reason)
+        if self._progress:
+            tqdm.write(f"resumed after {self.frames} of {self.total_frames} frames", sys.stderr)
+
+    def _reasons(self) -> list[str]:
+        """Why the run is not, or cannot be resumed as, one that never stopped; empty if it can."""
+        reasons = [*self._earlier, *self._collection.inexact]
+        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
+        devices = {str(p.device) for module in modules for p in module.parameters()} - {"cpu"}
+        reasons += [
+            f"device {device}: sums are not made in the same order every time"
+            for device in sorted(devices)
+        ]
+        return list(dict.fromkeys(reasons))

@@ -1,0 +1,56 @@
+"""Policies on their way through ``policy.pt``; ``tests/evaluation`` plays them."""
+
+import errno
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from amber_trl.modules import gaussian_actor
+from amber_trl.runs import PolicyRecord, load_policy
+
+_ARGUMENTS: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+
+
+def _record(hidden: int = 8) -> PolicyRecord:
+    arguments = _ARGUMENTS | {"hidden_sizes": [hidden]}
+    return PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+
+
+def test_a_saved_policy_loads_without_running_code(tmp_path: Path) -> None:
+    record, file = _record(), tmp_path / "policy.pt"
+    record.save(file)
+    assert torch.load(file, weights_only=True)["arguments"]["hidden_sizes"] == [8]
+    weights = load_policy(file).actor.state_dict()
+    assert all(torch.equal(weights[n], w) for n, w in record.actor.state_dict().items())
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+def test_a_truncated_policy_is_said_to_be_damaged(tmp_path: Path, share: float) -> None:
+    file = tmp_path / "policy.pt"
+    _record().save(file)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"policy\.pt' is damaged.*--checkpoint last"):
+        load_policy(file)
+
+
+def test_a_directory_is_not_a_policy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a directory"):
+        load_policy(tmp_path)
+
+
+def test_a_policy_that_has_no_room_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """torch.save would raise a RuntimeError that hides it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as refused:
+            _record(hidden=10_000).save(tmp_path / "policy.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.errno == errno.EFBIG
+    assert not (tmp_path / "policy.pt").exists()

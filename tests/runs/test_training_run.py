@@ -1,0 +1,194 @@
+"""The class that runs a training, around a loop that is not the main recipe's."""
+
+import csv
+import errno
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
+from amber_trl.collectors import GymCollector
+from amber_trl.envs import make_env
+from amber_trl.modules import gaussian_actor
+from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun, final_score, load_policy
+from tests.runs.own_recipe import FRAMES, train
+
+
+def _rows(path: Path, name: str) -> list[dict[str, str]]:
+    with (path / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _tables(path: Path) -> list[bytes]:
+    return [(path / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
+
+
+def _stop_at(iteration: int, number: signal.Signals) -> Any:
+    def on_batch(run: TrainingRun, batch: Any) -> None:
+        if run.frames == iteration * FRAMES:
+            signal.raise_signal(number)
+
+    return on_batch
+
+
+def test_a_run_leaves_rows_scores_and_a_policy(tmp_path: Path) -> None:
+    run = train(str(tmp_path), iterations=12)
+    iterations, episodes = _rows(tmp_path, "iterations"), _rows(tmp_path, "episodes")
+    assert [int(row["frames"]) for row in iterations] == list(range(FRAMES, 13 * FRAMES, FRAMES))
+    assert iterations[0]["learning_rate"] == "0.01"
+    assert {row["updates"] for row in iterations} == {"1"}
+    for row in iterations:
+        ended = [e for e in episodes if int(e["frame"]) <= int(row["frames"])][-100:]
+        for name, column in (("mean_return", "return"), ("mean_length", "length")):
+            expected = sum(float(e[column]) for e in ended) / len(ended)
+            assert float(row[name]) == pytest.approx(expected)
+    timing = _rows(tmp_path, "timing")
+    assert all(float(row["collect_seconds"]) > 0 for row in timing)
+    assert all(float(row["frames_per_second"]) > 0 for row in timing)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary.items() >= run.summary.items()
+    ends, returns = ([float(e[name]) for e in episodes] for name in ("frame", "return"))
+    assert summary["final_score"] == final_score([int(end) for end in ends], returns)
+    assert (summary["frames"], summary["interrupted"]) == (12 * FRAMES, False)
+    assert load_policy(tmp_path / "policy.pt").env_id == "InvertedPendulum-v5"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopped_by_a_signal_and_resumed_it_ends_the_same(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    earlier = signal.signal(number, signal.default_int_handler)
+    try:
+        whole = train(str(tmp_path / "whole"))
+        stopped = train(str(tmp_path / "run"), on_batch=_stop_at(10, number))
+    finally:
+        signal.signal(number, earlier)
+    assert (stopped.summary["frames"], stopped.summary["stopped_by"]) == (11 * FRAMES, number.name)
+    resumed = train(str(tmp_path / "run"), resume=True)
+    assert _tables(tmp_path / "run") == _tables(tmp_path / "whole")
+    assert resumed.summary["exactness"] == "exact"
+    assert resumed.summary["seconds"] >= stopped.summary["seconds"]
+    for name in ("final_score", "speed_score", "frames", "episodes", "interrupted"):
+        assert resumed.summary[name] == whole.summary[name]
+
+
+def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
+    run_dir, options = tmp_path / "run", [sys.executable, "-m", "tests.runs.own_recipe"]
+    process = subprocess.Popen([*options, str(run_dir)], cwd=Path(__file__).parents[2])
+    deadline = time.monotonic() + 120
+    while len(list_checkpoints(run_dir / "checkpoints")) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    logged = len(_rows(run_dir, "iterations"))
+    resumed_at: list[int] = []
+    train(
+        str(run_dir),
+        resume=True,
+        iterations=80,
+        on_batch=lambda run, batch: resumed_at.append(run.frames),
+    )
+    assert logged - 1 <= resumed_at[0] // FRAMES <= logged
+    train(str(tmp_path / "whole"), iterations=80)
+    assert _tables(run_dir) == _tables(tmp_path / "whole")
+
+
+def test_a_second_interrupt_ends_it_at_once_and_leaves_what_there_is(tmp_path: Path) -> None:
+    def on_batch(run: TrainingRun, batch: Any) -> None:
+        if run.frames == 2 * FRAMES:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(str(tmp_path), on_batch=on_batch)
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    assert json.loads((tmp_path / "summary.json").read_text())["frames"] == 2 * FRAMES
+    assert not list_checkpoints(tmp_path / "checkpoints")  # of a half-made iteration
+
+
+def test_an_error_is_not_hidden_by_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("what happened first")
+
+    monkeypatch.setattr(PolicyRecord, "save", full)
+    with pytest.raises(RuntimeError, match="what happened first"):
+        train(str(tmp_path), on_batch=fail)
+    assert "could not be written" in caplog.text
+    with pytest.raises(OSError, match="No space left"):
+        train(str(tmp_path / "other"), iterations=1)
+
+
+def test_a_checkpoint_that_has_no_room_leaves_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(str(tmp_path), iterations=1)
+    assert (tmp_path / "policy.pt").exists()
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
+    train(str(tmp_path), iterations=2)
+    (tmp_path / "config.json").write_text('{"seed": 1}')
+    with pytest.raises(CheckpointError, match=r"config\.json is not what it was"):
+        train(str(tmp_path), iterations=2, resume=True)
+    (tmp_path / "config.json").unlink()
+    train(str(tmp_path), iterations=2, resume=True)  # finished already: nothing is left to do
+    for path in list_checkpoints(tmp_path / "checkpoints"):
+        path.rename(path.with_name("moved"))
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        train(str(tmp_path), iterations=2, resume=True)
+
+
+def _collector() -> GymCollector:
+    env = make_env("InvertedPendulum-v5", num_envs=2, seed=0)
+    return GymCollector(env, gaussian_actor(4, 1), frames_per_batch=FRAMES, total_frames=256)
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    collector, parts = _collector(), {"network": torch.nn.Linear(1, 1)}
+    with RunDirectory(tmp_path) as directory:
+        for name in ("num_batches", "checkpoint_interval"):
+            options: dict[str, Any] = {name: 0}
+            with pytest.raises(ValueError, match=f"{name}=0"):
+                TrainingRun(directory, collector, parts, **options)
+        with pytest.raises(ValueError, match="collection"):
+            TrainingRun(directory, collector, {"collection": torch.nn.Linear(1, 1)})
+    collector.shutdown()
+
+
+def test_a_batch_that_was_not_recorded_is_noticed(tmp_path: Path) -> None:
+    parts = {"network": torch.nn.Linear(1, 1)}
+    with (
+        pytest.raises(RuntimeError, match=r"run\.record"),
+        TrainingRun(RunDirectory(tmp_path), _collector(), parts, progress=False) as run,
+    ):
+        for _ in run.batches():
+            pass
+
+
+def test_the_bar_shows_how_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(str(tmp_path), iterations=3, progress=True)
+    shown = capsys.readouterr().err
+    assert "192/192" in shown
+    assert "return=" in shown
