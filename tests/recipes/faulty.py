@@ -49,19 +49,17 @@ class _Deadly(_Faulty):
 class _Flattering(gymnasium.Wrapper):
     """Its first episode is short and returns most; the others return more from one to the next."""
 
-    _episodes = -1
-    _step = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self._episodes, self._step = self._episodes + 1, 0
-        return self.env.reset(seed=seed, options=options)
+    _ended = 0
+    _steps = 0
 
     def step(self, action: Any) -> Any:
-        observation, _, _, _, info = self.env.step(action)
-        self._step += 1
-        ends = self._step == (2 if self._episodes == 0 else 10)
-        reward = 100.0 if self._episodes == 0 else float(self._episodes)
-        return observation, reward * ends, ends, False, info
+        observation, *_, info = self.env.step(action)
+        self._steps += 1
+        ends = self._steps == (10 if self._ended else 2)
+        reward = (float(self._ended) or 100.0) * ends
+        if ends:
+            self._ended, self._steps = self._ended + 1, 0
+        return observation, reward, ends, False, info
 
 
 gymnasium.register(
