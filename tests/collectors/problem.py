@@ -70,6 +70,18 @@ def state_dependent(observation_size: int, action_size: int) -> ProbabilisticAct
     return _continuous(observation_size, action_size, IndependentNormal)
 
 
+def nested(observation_size: int, action_size: int) -> ProbabilisticActor:
+    """Writes the parameters of its distribution under nested keys."""
+    network = nn.Sequential(Float32(observation_size, 2 * action_size), NormalParamExtractor())
+    keys = [("parameters", "loc"), ("parameters", "scale")]
+    return ProbabilisticActor(
+        TensorDictModule(network, in_keys=["observation"], out_keys=keys),
+        in_keys={"loc": keys[0], "scale": keys[1]},
+        distribution_class=IndependentNormal,
+        return_log_prob=True,
+    )
+
+
 def squashed(observation_size: int, action_size: int) -> ProbabilisticActor:
     bounds = {"low": -2 * torch.ones(action_size), "high": 2 * torch.ones(action_size)}
     return _continuous(observation_size, action_size, TanhNormal, distribution_kwargs=bounds)

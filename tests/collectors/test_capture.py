@@ -267,40 +267,12 @@ def test_torchrls_exploration_noise_is_supported() -> None:
     check(actor, lambda actor: actor[1].step(5))
 
 
-def test_what_a_buffer_held_when_it_was_returned_is_recorded() -> None:
-    (batch, *_), _ = collect(
-        acting(_own_buffer, own=torch.zeros(1)), lambda actor: None, capture=True
-    )
-    assert batch["action"].unique().numel() == 10
-
-
 def test_private_outputs_by_which_noise_goes_on_are_refused() -> None:
     env = single("Pendulum-v1")
     noise = OrnsteinUhlenbeckProcessModule(spec=env.action_spec, annealing_num_steps=10)
     actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), noise)
     with pytest.raises(ValueError, match=r"_ou_prev_noise.*Collector"):
         GymCollector(env, actor, frames_per_batch=10)
-
-
-def _sometimes(self: Any, x: Tensor) -> Tensor:
-    action: Tensor = self.inner(x)
-    draw = np.random.rand() if self.numpy else random.random()  # noqa: NPY002
-    return -action if draw < 0.1 else action
-
-
-@pytest.mark.parametrize("numpy", [True, False])
-@pytest.mark.parametrize("seed", range(4))
-def test_exploration_by_other_random_numbers_than_torch_s(numpy: bool, seed: int) -> None:
-    actor, acted = acting(_sometimes, numpy=numpy), []
-    for capture in (True, False):
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        env = single("Pendulum-v1")
-        env.set_seed(0)
-        collector = GymCollector(env, actor, frames_per_batch=40, capture=capture)
-        acted.append(next(iter(collector))["action"])
-        assert collector.capture_failure is not None
-    assert torch.equal(*acted)
 
 
 def _torch_noise(self: Any, x: Tensor) -> Tensor:
@@ -312,7 +284,6 @@ def _torch_noise(self: Any, x: Tensor) -> Tensor:
     ("forward", "make"),
     [
         (lambda self, x: self.inner(x) + float(self.kept.normal()), np.random.default_rng),
-        (lambda self, x: self.inner(x) + float(self.kept.normal()), np.random.RandomState),
         (lambda self, x: self.inner(x) + self.kept.gauss(0, 1), random.Random),
         (_torch_noise, lambda seed: torch.Generator().manual_seed(seed)),
     ],

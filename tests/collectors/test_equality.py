@@ -23,6 +23,7 @@ from tests.collectors.problem import (
     assert_same_batch,
     gaussian,
     integer,
+    nested,
     one_hot,
     single,
     squashed,
@@ -65,6 +66,12 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], TensorDictModuleBase]
     "Pendulum 2": (
         lambda: vector("Pendulum-v1", 2, max_episode_steps=25),
         lambda: gaussian(3, 1),
+        60,
+        6,
+    ),
+    "Pendulum 2, nested keys": (
+        lambda: vector("Pendulum-v1", 2, max_episode_steps=25),
+        lambda: nested(3, 1),
         60,
         6,
     ),
