@@ -1,6 +1,7 @@
 """Which environments, actors and numbers the fast collector takes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from gymnasium import Env
@@ -15,18 +16,14 @@ from amber_trl.envs import SyncGymWrapper
 WAY_OUT = "collect with torchrl.collectors.Collector instead"
 
 
-def check_env(env: EnvBase) -> None:
-    """Refuses what does more than wrap Gymnasium environments of this process."""
-    if type(env) not in (GymWrapper, GymEnv) and not isinstance(env, SyncGymWrapper):
-        what = f"a {type(env).__name__}"
-    elif type(env._env) is SyncVectorEnv:
-        mode = env._env.autoreset_mode
-        what = "" if mode == AutoresetMode.DISABLED else f"a SyncVectorEnv with autoreset {mode}"
-    else:
-        what = "" if isinstance(env._env, Env) else f"a {type(env._env).__name__}"
-    if what:
+def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
+    """The Gymnasium environment in a wrapper. Refuses what does more than wrap one."""
+    plain = type(env) in (GymWrapper, GymEnv) or isinstance(env, SyncGymWrapper)
+    found = env._env if plain else env
+    disabled = type(found) is SyncVectorEnv and found.autoreset_mode == AutoresetMode.DISABLED
+    if not disabled and not isinstance(found, Env):
         raise TypeError(
-            f"create_env_fn gives {what}, but only a plain torchrl.envs.GymWrapper or GymEnv over "
+            f"create_env_fn gives a {type(found).__name__}, but only a plain torchrl.envs.GymWrapper or GymEnv over "
             "a gymnasium.Env, or over a gymnasium.vector.SyncVectorEnv with "
             f"autoreset_mode=AutoresetMode.DISABLED, is supported, without transforms: {WAY_OUT}"
         )
@@ -39,7 +36,7 @@ def check_env(env: EnvBase) -> None:
         raise ValueError(f"frame_skip={env.wrapper_frame_skip} is not supported: {WAY_OUT}")
     if env.info_dict_reader:
         raise ValueError(f"the environment records infos, which is not supported: {WAY_OUT}")
-    space = env._env.observation_space
+    space = found.observation_space
     if not isinstance(space, Box):
         raise TypeError(
             f"the observation space is {space}, but only Box is supported: "
@@ -52,6 +49,7 @@ def check_env(env: EnvBase) -> None:
             f"{list(env.reward_spec.shape)}, but one action key and {list(reward_shape)} are "
             f"needed: {WAY_OUT}"
         )
+    return found
 
 
 def check_policy(policy: object, env: EnvBase) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Env
+from gymnasium import Env, Space
 from gymnasium.spaces import Discrete
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
@@ -27,12 +27,11 @@ class Environments:
     resets them, and stays as if it had stepped them itself.
 
     Args:
-        env: a ``GymWrapper`` over a Gymnasium environment, or over a ``SyncVectorEnv`` with
-            autoreset disabled.
+        env: the TorchRL environment, for its specs.
+        gym_env: the Gymnasium environment in it, or the ``SyncVectorEnv`` with autoreset disabled.
     """
 
-    def __init__(self, env: EnvBase) -> None:
-        gym_env: Env[Any, Any] | SyncVectorEnv[Any, Any] = env._env
+    def __init__(self, env: EnvBase, gym_env: Env[Any, Any] | SyncVectorEnv[Any, Any]) -> None:
         ((key, spec),) = env.observation_spec.items(True, True)
         self.batch_size: torch.Size = env.batch_size
         self.num_envs = self.batch_size.numel()
@@ -140,7 +139,7 @@ class Environments:
         rows[chosen] = observations[chosen]
 
 
-def action_reader(env: EnvBase) -> Callable[[Tensor], Iterable[Any]]:
+def action_reader(env: EnvBase, action_space: Space[Any]) -> Callable[[Tensor], Iterable[Any]]:
     """The function that turns an actor's action into one action for each environment.
 
     Its arrays share no memory with the tensor, so that no environment can change a record.
@@ -158,7 +157,7 @@ def action_reader(env: EnvBase) -> Callable[[Tensor], Iterable[Any]]:
 
     if env.batch_size:
         return read
-    if isinstance(env._env.action_space, Discrete):
+    if isinstance(action_space, Discrete):
         return lambda action: (int(read(action)),)
     return lambda action: (read(action),)
 

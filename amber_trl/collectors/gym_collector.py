@@ -22,9 +22,9 @@ from amber_trl.collectors._checks import (
     check_action,
     check_carrier,
     check_compilation,
-    check_env,
     check_frames,
     check_policy,
+    gym_env_of,
 )
 from amber_trl.collectors._envs import Environments, action_reader
 
@@ -116,8 +116,8 @@ class GymCollector(BaseCollector):
         super().__init__(pre_collect_hook=pre_collect_hook, post_collect_hook=post_collect_hook)
         self.closed = True
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
-        check_env(env)
-        self._envs = Environments(env)
+        gym_env = gym_env_of(env)
+        self._envs = Environments(env, gym_env)
         check_frames(frames_per_batch, total_frames, self._envs.num_envs)
         check_policy(policy, env)
         self.env = env
@@ -132,7 +132,7 @@ class GymCollector(BaseCollector):
         self.init_random_frames = 0
         """TorchRL's ``Trainer`` reads it: all frames are the actor's."""
         set_exploration_modules_spec_from_env(policy, env)
-        self._read_action = action_reader(env)
+        self._read_action = action_reader(env, gym_env.action_space)
         self._actor = FrameActor(
             policy,
             self._envs.key,
