@@ -176,9 +176,11 @@ class _Graph:
         if rows not in self._every_row:
             self._every_row[rows] = torch.arange(rows, device=self._device)
         if self._cuda_graphs is not None:  # which read the memory that they were captured with
-            copies = self._copies.setdefault(rows, [entry.clone() for entry in stored])
-            torch._foreach_copy_(copies, stored)
-            stored = copies
+            if rows not in self._copies:
+                self._copies[rows] = [torch.empty_like(entry) for entry in stored]
+            for copy, entry in zip(self._copies[rows], stored, strict=True):
+                copy.copy_(entry)
+            stored = self._copies[rows]
         return stored, self._every_row[rows]
 
     def updates(

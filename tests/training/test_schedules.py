@@ -126,10 +126,3 @@ def test_a_total_that_is_no_number_of_frames_is_refused(total: Any) -> None:
 def test_a_loss_without_a_clip_range_is_refused() -> None:
     with pytest.raises(TypeError, match=r"loss=A2CLoss .*no clip_epsilon"):
         LinearSchedule(10, loss=_loss(cast(Any, A2CLoss)))
-
-
-def test_repr_names_the_initial_values() -> None:
-    schedule = LinearSchedule(10, optimizer=_optimizer(lr=3e-4), staleness=_filter(0.25))
-    assert repr(schedule) == (
-        "LinearSchedule(total_frames=10, learning_rate=0.0003, drop_factor=0.25)"
-    )
