@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from tqdm import tqdm
 
-from amber_trl.runs.episodes import WINDOW, Episode, EpisodeRecorder
+from amber_trl.runs._episodes import WINDOW, Episode, EpisodeRecorder
 from amber_trl.runs.run_directory import RunDirectory
 from amber_trl.runs.scores import final_score, speed_score
 

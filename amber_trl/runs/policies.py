@@ -63,9 +63,6 @@ class PolicyRecord:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads the weights.
 
-        Args:
-            state: what :meth:`state_dict` returned.
-
         Raises:
             ValueError: if they are of another task or of another network.
         """
@@ -77,10 +74,7 @@ class PolicyRecord:
         self.actor.load_state_dict(state["actor"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file that ``torch.load(..., weights_only=True)`` reads on any machine.
-
-        Args:
-            path: of the file, such as ``policy.pt``; it appears whole or not at all.
+        """Writes ``policy.pt``, whole or not at all, for :func:`load_policy` on any machine.
 
         Raises:
             OSError: the disk is full, or the file cannot be written for another reason.
@@ -106,11 +100,9 @@ class Policy:
 
     Examples:
         >>> from amber_trl.runs import Policy
-        >>> from amber_trl.evaluation import play
         >>> from amber_trl.modules import gaussian_actor
-        >>> policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
-        >>> play(policy, episodes=2).lengths
-        (200, 200)
+        >>> Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1").env_id
+        'Pendulum-v1'
     """
 
     actor: ProbabilisticActor
@@ -181,13 +173,12 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
 
     Examples:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from amber_trl.runs import find_policy
         >>> with tempfile.TemporaryDirectory() as run_dir:
-        ...     try:
-        ...         find_policy(run_dir, "best")
-        ...     except FileNotFoundError as error:
-        ...         print(error)
-        run_dir=... has no best checkpoint, nor any other policy: name the directory of one run, as ...
+        ...     _ = Path(run_dir, "policy.pt").write_bytes(b"")
+        ...     find_policy(run_dir, "final").name
+        'policy.pt'
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():

@@ -17,8 +17,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from amber_trl._provenance import package_versions
+from amber_trl.runs._episodes import Episode
 from amber_trl.runs._table import Cell, Table
-from amber_trl.runs.episodes import Episode
 
 _EPISODE_COLUMNS = ("frame", "return", "length", "terminated", "truncated")
 _LEDGER_COLUMNS = (
@@ -32,30 +32,26 @@ _LEDGER_COLUMNS = (
     "reason",
 )
 _TABLES = ("episodes.csv", "iterations.csv", "timing.csv")
-_CHECKPOINTS = "checkpoints"
 _FILES = (*_TABLES, "config.json", "versions.json", "policy.pt", "summary.json")
 
 
 class RunDirectory:
-    """Directory of one training run; everything that is logged goes through it.
+    """Directory of one training run, in which :class:`TrainingRun` writes.
 
     It holds ``config.json`` and ``versions.json`` (written before training), ``episodes.csv``,
-    ``iterations.csv`` and ``timing.csv`` (appended to and flushed every iteration, so that a kill
-    loses at most one), ``policy.pt`` and ``summary.json`` (written at the end), and
-    ``checkpoints``. Floats are written so that reading them back gives the same number, and the
-    wall clock is in ``timing.csv`` and ``summary.json`` only: equal runs leave byte-identical
-    episodes and iterations.
+    ``iterations.csv`` and ``timing.csv`` (flushed every iteration, so that a kill loses at most
+    one), ``policy.pt`` and ``summary.json`` (written at the end), and ``checkpoints``. Floats are
+    written so that reading them back gives the same number, and the wall clock is in ``timing.csv``
+    and ``summary.json`` only: equal runs leave byte-identical episodes and iterations.
 
-    It is a context manager that closes its files, and it is locked while they are open. It is not
-    a :class:`torchrl.record.loggers.Logger`, which logs one scalar at a time; TorchRL's
+    It is a context manager that closes its files, and it is locked while they are open. TorchRL's
     TensorBoard logger can be fed beside the tables.
 
     Args:
         path: the directory, created with its parents.
         overwrite: remove the files and checkpoints of an earlier run in it. Other files are never
             touched.
-        resume: go on with the run in it; :meth:`rewind` then removes the rows of later frames than
-            its checkpoint's. :class:`TrainingRun` does all of that.
+        resume: go on with the run in it.
         tensorboard: also log every iteration to ``path/tensorboard``.
 
     Raises:
@@ -69,14 +65,13 @@ class RunDirectory:
 
     Examples:
         >>> import tempfile
-        >>> from amber_trl.runs import Episode, RunDirectory
+        >>> from amber_trl.runs import RunDirectory
         >>> with tempfile.TemporaryDirectory() as parent:
-        ...     with RunDirectory(f"{parent}/run") as run:
-        ...         run.write_config({"seed": 1})
-        ...         run.append_episodes([Episode(200, -0.1, 200, False, True)])
-        ...     print((run.path / "episodes.csv").read_text())
-        frame,return,length,terminated,truncated
-        200,-0.1,200,0,1
+        ...     with RunDirectory(f"{parent}/run") as directory:
+        ...         directory.append_iteration({"frames": 256, "learning_rate": 0.1})
+        ...     print((directory.path / "iterations.csv").read_text())
+        frames,learning_rate
+        256,0.1
         <BLANKLINE>
     """
 
@@ -93,8 +88,12 @@ class RunDirectory:
         self.path, self.resumed = Path(path), resume
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"run directory {self.path}: it is a file; name a directory")
-        if resume:
-            self._check_resumable()
+        missing = [name for name in _TABLES if not (self.path / name).is_file()]
+        if resume and missing:
+            raise FileNotFoundError(
+                f"run directory {self.path} has no {missing[0]}, so there is no run to resume: "
+                "name the directory of a run that was interrupted"
+            )
         if (self.path / "timing.csv").exists():
             with (self.path / "timing.csv").open() as file:
                 self._lock(file)
@@ -122,7 +121,7 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """Directory for the run's checkpoints; not created here."""
-        return self.path / _CHECKPOINTS
+        return self.path / "checkpoints"
 
     def _lock(self, file: TextIO) -> None:
         try:
@@ -139,20 +138,12 @@ class RunDirectory:
         held += sorted(self.path.glob("evaluation-*.json"))
         return held + [path for path in (self.checkpoints,) if path.exists()]
 
-    def _check_resumable(self) -> None:
-        for name in _TABLES:
-            if not (self.path / name).is_file():
-                raise FileNotFoundError(
-                    f"run directory {self.path} has no {name}, so there is no run to resume: "
-                    "name the directory of a run that was interrupted"
-                )
-
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes ``config.json``, and ``versions.json`` beside it.
 
         Args:
-            config: the effective configuration, plain values by name. Infinity is written as
-                the string ``"inf"``, which ``float`` reads back, and a path as a string.
+            config: the effective configuration, plain values by name. Infinity is written as the
+                string ``"inf"``, which ``float`` reads back, and a path as a string.
         """
         self._write_json("config.json", config)
         self._write_json("versions.json", package_versions())
@@ -163,11 +154,7 @@ class RunDirectory:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def append_episodes(self, episodes: Iterable[Episode]) -> None:
-        """Appends finished episodes, in the order given, to ``episodes.csv``.
-
-        Args:
-            episodes: as :meth:`EpisodeRecorder.record` returns them.
-        """
+        """Appends finished episodes, in the order given, to ``episodes.csv``."""
         self._episodes.append(*(dict(zip(_EPISODE_COLUMNS, e, strict=True)) for e in episodes))
 
     def append_iteration(
@@ -187,10 +174,9 @@ class RunDirectory:
             num_batches: ages to write, at least the ledger's; cells of batches that are not
                 stored yet stay empty.
         """
-        row = dict(values)
+        row = {n: v.item() if isinstance(v, Tensor) else v for n, v in values.items()}
         if ledger is not None:
-            row.update(_ledger_cells(ledger, num_batches))
-        row = {name: _number(value) for name, value in row.items()}
+            row |= _ledger_cells(ledger, num_batches)
         self._iterations.append(row)
         if self._logger is not None:
             for name, value in row.items():
@@ -198,19 +184,11 @@ class RunDirectory:
                     self._logger.log_scalar(name, value, step=row["frames"])
 
     def append_timing(self, values: Mapping[str, Cell]) -> None:
-        """Appends one iteration's wall-clock measurements to ``timing.csv``.
-
-        Args:
-            values: numbers by column, ``frames`` first; the first call settles the columns.
-        """
+        """Appends one iteration's wall-clock measurements to ``timing.csv``, ``frames`` first."""
         self._timing.append(values)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes ``summary.json``, with the versions added.
-
-        Args:
-            summary: scores, frames, seconds and the like; NaN is written as ``null``.
-        """
+        """Writes ``summary.json``, with the versions added; NaN is written as ``null``."""
         self._write_json("summary.json", {**summary, "versions": package_versions()})
 
     def read_episodes(self) -> list[Episode]:
@@ -274,9 +252,6 @@ class RunDirectory:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
-
     def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
         temporary = self.path / f"{name}.part"
         temporary.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
@@ -286,12 +261,9 @@ class RunDirectory:
 def read_config(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """What a run's ``config.json`` holds.
 
-    Args:
-        run_dir: run directory.
-
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not JSON of that kind.
+        ValueError: it is damaged.
 
     Examples:
         >>> import tempfile
@@ -323,10 +295,6 @@ def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:
         column += [None] * (num_batches - len(column))
         cells.update((f"{name}_{age}", value) for age, value in enumerate(column))
     return cells
-
-
-def _number(value: Any) -> int | float | None:
-    return value.item() if isinstance(value, Tensor) else value
 
 
 def _plain(value: Any) -> Any:

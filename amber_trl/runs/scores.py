@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from amber_trl._checks import check_integer
-from amber_trl.runs.episodes import WINDOW
+from amber_trl.runs._episodes import WINDOW
 
 
 def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
@@ -23,8 +23,7 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
         The score; NaN if no episode has finished.
 
     Raises:
-        ValueError: if the two differ in length, are not one-dimensional, or are not in the
-            order of frames.
+        ValueError: as :func:`learning_curve`.
 
     Examples:
         >>> from amber_trl.runs import final_score
@@ -38,24 +37,21 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
 def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames: int) -> float:
     """Average of the learning curve over training.
 
-    The mean, over the equally spaced frames ``every, 2 * every, ...`` up to ``total_frames``, of
-    the mean return of the last 100 episodes finished by then. Points before the first finished
-    episode are left out; with fewer than 100 finished the mean is over those. This is the *speed*
-    score of AMBER (Han & Sung, arXiv 1710.04423, table of speed scores); the paper calls it the
-    return of all episodes, but a plain mean over episodes does not give its numbers.
+    The mean of :func:`learning_curve`, without the points before the first finished episode. This
+    is the *speed* score of AMBER (Han & Sung, arXiv 1710.04423, table of speed scores); the paper
+    calls it the return of all episodes, but a plain mean over episodes does not give its numbers.
 
     Args:
-        frames: frame at which each episode ended, integers, ``[episodes]``, not decreasing.
-        returns: undiscounted return of each episode, ``[episodes]``.
-        every: frames between two points of the curve, at least 1 (the frames of a batch).
-        total_frames: frames of the whole training, at least 0; later episodes are left out.
+        frames: as :func:`learning_curve` takes them, like all arguments.
+        returns: of each episode.
+        every: frames between two points of the curve.
+        total_frames: of the whole training.
 
     Returns:
         The score; NaN if no point of the curve has a finished episode.
 
     Raises:
-        ValueError: if ``every`` or ``total_frames`` is out of range, the two sequences differ in
-            length, are not one-dimensional, or are not in the order of frames.
+        ValueError: as :func:`learning_curve`.
 
     Examples:
         >>> from amber_trl.runs import speed_score
@@ -82,8 +78,8 @@ def learning_curve(
 
     Returns:
         The frames ``every, 2 * every, ...`` up to ``total_frames``, ``[points]``, and at each the
-        mean return of the last 100 episodes finished by then, ``[points]``: of those there are
-        where fewer have finished, NaN before the first.
+        mean return of the last 100 episodes finished by then, ``[points]``. If fewer have
+        finished, the mean is over those; before the first it is NaN.
 
     Raises:
         ValueError: if ``every`` or ``total_frames`` is out of range, the two sequences differ in
@@ -107,13 +103,7 @@ def learning_curve(
 def _validated(
     frames: ArrayLike, returns: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    given = np.asarray(frames)
-    if given.size and given.dtype.kind not in "iu":
-        raise ValueError(
-            f"frames of dtype {given.dtype}: frame counts must be integers; "
-            "pass the frame column of episodes.csv as int"
-        )
-    ends, values = given.astype(np.int64), np.asarray(returns, dtype=np.float64)
+    ends, values = np.asarray(frames, dtype=np.int64), np.asarray(returns, dtype=np.float64)
     if ends.ndim != 1 or ends.shape != values.shape:
         raise ValueError(
             f"frames of shape {list(ends.shape)} and returns of shape {list(values.shape)}: they "

@@ -18,8 +18,8 @@ from tqdm import tqdm
 from amber_trl._checks import check_integer
 from amber_trl.checkpoints import CheckpointError, Checkpoints
 from amber_trl.collectors import CollectionState
+from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
-from amber_trl.runs.episodes import WINDOW
 from amber_trl.runs.interrupts import StopOnInterrupt
 from amber_trl.runs.policies import PolicyRecord
 from amber_trl.runs.run_directory import RunDirectory
@@ -211,10 +211,7 @@ class TrainingRun:
         return {"frames": self.frames, "config": config, "log": self._log.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state; rows of the tables that were written after it are removed.
-
-        Args:
-            state: what :meth:`state_dict` returned.
+        """Goes on from a saved state; later rows of the tables are removed.
 
         Raises:
             ValueError: if ``config.json`` or the tables are not those of the run that saved it.

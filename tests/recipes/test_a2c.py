@@ -1,7 +1,10 @@
 import csv
 import json
+import signal
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +30,32 @@ def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_text())["drop_factor"] == 0.05
     policy = torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["actor"]
     assert all(value.isfinite().all() for value in policy.values())
+
+
+def test_smoke_keeps_what_is_given(a2c: ModuleType, tmp_path: Path) -> None:
+    config = a2c.Config(
+        smoke=True, total_frames=200, frames_per_batch=128, run_dir=tmp_path / "run"
+    )
+    assert a2c.train(config)["frames"] == 256
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["frames_per_batch"] == 128
+
+
+def test_it_resumes(a2c: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, run_dir = tmp_path / "whole", tmp_path / "run"
+    a2c.train(a2c.Config(smoke=True, run_dir=whole))
+    record = a2c.TrainingRun.record
+
+    def stop(run: Any, *args: Any) -> None:
+        record(run, *args)
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a2c.TrainingRun, "record", stop)
+        assert a2c.train(a2c.Config(smoke=True, run_dir=run_dir))["stopped_by"] == "SIGTERM"
+    monkeypatch.setattr(sys, "argv", ["a2c_staleness_mujoco.py", "--resume", str(run_dir)])
+    a2c.train(a2c.command_line(a2c.Config, a2c.__doc__))
+    for name in ("episodes.csv", "iterations.csv"):
+        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_it_does_not_go_on_where_nothing_is_learnt(a2c: ModuleType, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from amber_trl.runs import Episode, EpisodeRecorder
+from amber_trl.runs._episodes import Episode, EpisodeRecorder
 
 
 def _batch(reward: Any, terminated: Any, truncated: Any = None) -> TensorDict:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from amber_trl.runs import Episode, RunDirectory, read_config
+from amber_trl.runs import RunDirectory, read_config
+from amber_trl.runs._episodes import Episode
 
 _COLUMNS = ("importance_ratio", "staleness", "kl", "ess", "num_capped", "num_non_finite")
 

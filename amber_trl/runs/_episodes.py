@@ -14,22 +14,10 @@ WINDOW = 100
 
 
 class Episode(NamedTuple):
-    """One finished training episode; a row of ``episodes.csv``.
-
-    Attributes:
-        frame: frames of all environments up to and including the one that ended the episode.
-        episode_return: undiscounted sum of its rewards.
-        length: its frames.
-        terminated: whether the environment ended it.
-        truncated: whether a time limit ended it.
-
-    Examples:
-        >>> from amber_trl.runs import Episode
-        >>> Episode(200, -1204.5, 200, terminated=False, truncated=True).episode_return
-        -1204.5
-    """
+    """One finished training episode; a row of ``episodes.csv``."""
 
     frame: int
+    """Frames of all environments up to and including the one that ended it."""
     episode_return: float
     length: int
     terminated: bool
@@ -46,13 +34,11 @@ class EpisodeRecorder:
 
     It reads ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and
     ``("next", "truncated")`` (false where an environment has no time limit), each ``[..., 1]``.
-    Its state is the unfinished episode of each environment. It is not
-    :class:`~torchrl.envs.RewardSum`, which adds a running return to every stored frame.
 
     Examples:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from amber_trl.runs import EpisodeRecorder
+        >>> from amber_trl.runs._episodes import EpisodeRecorder
         >>> done = torch.tensor([[False, True], [False, False]])[..., None]
         >>> batch = TensorDict(
         ...     {"next": {"reward": torch.ones(2, 2, 1), "done": done, "terminated": done}}, [2, 2]
@@ -66,15 +52,11 @@ class EpisodeRecorder:
         self._lengths = torch.zeros(0, dtype=torch.int64)
 
     def record(self, batch: TensorDictBase, frames: int) -> list[Episode]:
-        """Takes in the next batch.
+        """Takes in the next batch, ``[E, T]`` or ``[T]``; returns the episodes that ended in it.
 
         Args:
-            batch: collected frames, ``[E, T]``, or ``[T]`` for a single environment, in the order
-                collected, with the environment's own rewards and flags.
-            frames: frames collected before this batch.
-
-        Returns:
-            The episodes that ended in it, by frame.
+            batch: in the order collected, with the environment's own rewards and flags.
+            frames: frames collected before it.
 
         Raises:
             ValueError: if the batch has another shape, or another number of environments than
@@ -121,11 +103,7 @@ class EpisodeRecorder:
         return {"returns": self._returns.clone(), "lengths": self._lengths.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved position.
-
-        Args:
-            state: what :meth:`state_dict` returned.
-        """
+        """Goes on from a saved position."""
         self._returns, self._lengths = state["returns"].clone(), state["lengths"].clone()
 
     def _read(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
