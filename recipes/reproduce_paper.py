@@ -200,10 +200,7 @@ def _result(job: Job) -> str:
     if summary["interrupted"]:
         return f"stopped after {summary['frames']} frames"
     taken = tqdm.format_interval(summary["seconds"])
-    if summary["final_score"] is None:
-        return f"no score, as no episode ended, in {taken}"
-    final, speed = summary["final_score"], summary["speed_score"]
-    return f"final score {final:.6g}, speed score {speed:.6g}, in {taken}"
+    return f"final score {summary['final_score']}, speed score {summary['speed_score']}, in {taken}"
 
 
 def _counts(states: Iterable[str]) -> str:

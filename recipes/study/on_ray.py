@@ -13,16 +13,8 @@ from study.pools import Ended
 def make(jobs: Sequence[Job], address: str, retries: int) -> Generator[Ended]:
     """Makes each run as a task of one core; yields the end of every attempt.
 
-    All nodes need this checkout and the study directory at the same paths.
-
-    Args:
-        jobs: the runs.
-        address: of the cluster, as ``ray.init`` takes it; ``local`` starts one on this machine.
-        retries: further attempts at a run whose process, worker or node dies.
-
-    Raises:
-        ImportError: if Ray is not installed.
-        ConnectionError: if there is no cluster at the address.
+    A run whose process, worker or node dies is tried again up to ``retries`` times. All nodes need
+    this checkout and the study directory at the same paths. The address is what ``ray.init`` takes.
     """
     try:
         import ray

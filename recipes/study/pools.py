@@ -52,10 +52,10 @@ def make(jobs: Sequence[Job], workers: int, retries: int) -> Generator[Ended]:
                 time.sleep(0.2)
                 for process, job, left in [one for one in running if one[0].poll() is not None]:
                     running.remove((process, job, left))
-                    problem = runs.problem(job, process.returncode)
-                    if process.returncode < 0 and stop.requested:
-                        problem = None  # it was killed by the request, while it was starting
-                    again = process.returncode < 0 and left > 0 and problem is not None
+                    killed, problem = process.returncode < 0, runs.problem(job, process.returncode)
+                    if killed and stop.requested:
+                        problem = None  # the request to stop killed it while it was starting
+                    again = killed and left > 0 and not stop.requested
                     if again:
                         waiting.appendleft((job, left - 1))
                     yield Ended(job, problem, again)

@@ -38,13 +38,9 @@ def random_problem(work: Workload) -> tuple[Any, Any, TensorDict]:
 
 
 class HandWrittenUpdate:
-    """PPO's update on plain tensors, as a careful user would write it.
+    """PPO's update and Adam on plain tensors, as a careful user would write them.
 
-    Args:
-        actor: gives the first weights and the observation statistics.
-        critic: gives the first weights.
-        stored: the frames.
-        compile: whether to compile it, Adam included.
+    Actor and critic give the first weights and the observation statistics.
     """
 
     def __init__(self, actor: Any, critic: Any, stored: TensorDict, *, compile: bool) -> None:

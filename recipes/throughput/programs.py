@@ -113,7 +113,8 @@ def stock_torchrl(work: Workload, report: Report) -> None:
         entropy_bonus=False,
         loss_critic_type="l2",
     )
-    adam = _adam(loss.parameters())
+    rate, eps = hand_written.LEARNING_RATE, hand_written.ADAM_EPS
+    adam = torch.optim.Adam(loss.parameters(), lr=rate, eps=eps)
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
     collector = Collector(env, actor, frames_per_batch=work.frames_per_batch, total_frames=_ENDLESS)
     clock = Clock()
@@ -166,7 +167,3 @@ def stable_baselines3(work: Workload, report: Report, *, num_envs: int) -> None:
         seed=0,
     )
     model.learn(total_timesteps=_ENDLESS, callback=Reporting())
-
-
-def _adam(parameters: Any) -> torch.optim.Adam:
-    return torch.optim.Adam(parameters, lr=hand_written.LEARNING_RATE, eps=hand_written.ADAM_EPS)

@@ -67,16 +67,9 @@ class Clock:
 
 
 def measure(programs: Programs, work: Workload, repeats: int, title: str) -> Samples:
-    """Warms all programs up, then measures them in rounds: one iteration of each per round.
+    """Warms all programs up, then measures them in ``repeats`` rounds of one iteration of each.
 
-    Args:
-        programs: what to measure.
-        work: what an iteration has to do.
-        repeats: number of rounds.
-        title: shown on the progress bar.
-
-    Raises:
-        RuntimeError: if a program fails.
+    A program that fails is a RuntimeError with its traceback.
     """
     workers = {name: _Worker(name, program, work) for name, (program, _) in programs.items()}
     samples: Samples = {name: [] for name in programs}
