@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ from study.tables import (
 )
 
 Tables = dict[str, pd.DataFrame]
+Cell = Mapping[Any, Any]
 
 _FEW = 5  # seeds below which an interval is only a range
 _MEANING = {
@@ -73,12 +75,9 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
             "for orientation only."
         )
     runs = study.runs[study.runs["protocol"] == protocol]
-    rows = []
-    for task, own in runs.groupby("task"):
-        seeds = {s: own.loc[own["setup"] == s, "seed"].tolist() for s in study.setups_of(protocol)}
-        rows.append({"task": task} | {s: _ranges(found) for s, found in seeds.items()})
+    seeds = runs.groupby(["task", "setup"])["seed"].agg(_ranges).unstack(fill_value="-")
     yield f"Seeds of the {len(runs)} runs:"
-    yield markdown(pd.DataFrame(rows))
+    yield markdown(seeds.reset_index(), _keys("task", *study.setups_of(protocol)))
     if len(other := runs[runs["exactness"] == "approximate"]):
         names = (f"{run.setup} on {run.task}, seed {run.seed}" for run in other.itertuples())
         yield f"These runs were resumed, and not bit for bit: {'; '.join(names)}."
@@ -105,52 +104,30 @@ def scores(
         tables[f"{metric}-scores"] = table
         yield f"### {metric.capitalize()} score"
         yield f"{_MEANING[metric]} Mean over seeds [95 % interval]; paper: mean ± deviation."
-        rows = [
-            {
-                "task": cell["task"],
-                "setup": cell["setup"],
-                "seeds": cell["seeds"],
-                "here": _interval(cell["mean"], cell["low"], cell["high"]),
-                "paper": _paper(cell),
-            }
-            for cell in table.to_dict("records")
-        ]
-        yield markdown(pd.DataFrame(rows))
+        columns = {"here": partial(_interval, name="mean"), "paper": _paper}
+        yield markdown(table, _keys("task", "setup", "seeds") | columns)
 
 
 def agreement(tables: Tables) -> Iterator[str]:
     """Which scores differ from the paper's."""
-    cells = []
-    for metric in METRICS:
-        table = tables[f"{metric}-scores"].assign(metric=metric)
-        enough = table["difference_low"].notna() & (table["seeds"] >= _FEW)
-        cells += table[enough].to_dict("records")
+    both = pd.concat([tables[f"{metric}-scores"].assign(score=metric) for metric in METRICS])
+    cells = both[both["difference_low"].notna() & (both["seeds"] >= _FEW)]
     yield "### Agreement with the paper"
-    if not cells:
+    if cells.empty:
         yield f"No score that the paper has was measured with {_FEW} seeds or more."
         return
-    apart = [c for c in cells if c["difference_low"] > 0 or c["difference_high"] < 0]
+    apart = cells[(cells["difference_low"] > 0) | (cells["difference_high"] < 0)]
     yield (
         f"{len(cells)} mean scores of {_FEW} seeds or more can be compared with the paper's. "
         f"{len(apart)} differ: Welch's 95 % interval of the difference leaves out 0, which happens by "
         "chance to one in twenty. The interval takes scores as Gaussian, so it is too sure if some "
         "seeds learn a task and others do not."
     )
-    if apart:
-        rows = [
-            {
-                "task": cell["task"],
-                "setup": cell["setup"],
-                "score": cell["metric"],
-                "here": _short(cell["mean"]),
-                "paper": _paper(cell),
-                "difference": _interval(
-                    cell["difference"], cell["difference_low"], cell["difference_high"]
-                ),
-            }
-            for cell in apart
-        ]
-        yield markdown(pd.DataFrame(rows))
+    if len(apart):
+        difference = partial(_interval, name="difference", prefix="difference_")
+        columns = {"here": lambda cell: _short(cell["mean"]), "paper": _paper}
+        columns["difference"] = difference
+        yield markdown(apart, _keys("task", "setup", "score") | columns)
 
 
 def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
@@ -165,39 +142,27 @@ def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
         "more than one, and the last frame at which any seed used more than one. After that frame a "
         "setup learns from the newest batch alone, as PPO with its clip range would."
     )
-    rows = [
-        {
-            "task": cell["task"],
-            "setup": cell["setup"],
-            "batches": _number(cell["active_batches"], 2),
-            "share": f"{100 * cell['share']:.0f} %",
-            "last frame": f"{cell['last_frame']:,.0f}",
-        }
-        for cell in table.to_dict("records")
-    ]
-    yield markdown(pd.DataFrame(rows))
+    columns = {
+        "batches": lambda cell: f"{cell['active_batches']:.2f}",
+        "share": lambda cell: f"{100 * cell['share']:.0f} %",
+        "last frame": lambda cell: f"{cell['last_frame']:,}",
+    }
+    yield markdown(table, _keys("task", "setup") | columns)
 
 
 def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
     """Inter-quartile means of normalised scores, and the tasks that are left out."""
     yield "### Over all tasks"
-    rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
-    for metric in METRICS:
-        table = aggregate_table(selection, metric)
-        if len(table):
-            tables[f"{metric}-interquartile-mean"] = table
-        for cell in table.to_dict("records"):
-            rows[cell["setup"]][metric] = _interval(
-                cell["interquartile_mean"], cell["low"], cell["high"], 2
-            )
     apart = tasks_apart(selection.tasks)
     inside = [task for task in selection.tasks if task not in apart]
     if inside:
+        found = {metric: aggregate_table(selection, metric) for metric in METRICS}
+        tables.update({f"{m}-interquartile-mean": table for m, table in found.items()})
         yield (
             "Inter-quartile mean over tasks and seeds of normalised scores: 0 is a random policy, "
             f"1 the paper's final score of PPO. Tasks: {', '.join(inside)}."
         )
-        yield markdown(pd.DataFrame(list(rows.values())))
+        yield _by_setup(found, {"": partial(_interval, name="interquartile_mean", decimals=2)})
         seeds = selection.runs[selection.runs["task"].isin(inside)].groupby("task").size()
         if seeds.nunique() > 1:
             yield "Every run counts alike, so tasks with more seeds weigh more."
@@ -214,24 +179,22 @@ def improvement(
         table = improvement_table(selection, setups, better, than, metric)
         tables[f"{better}-over-{than}-{metric}"] = table
         yield f"**{metric.capitalize()} score**, `{better}` minus `{than}`:"
-        rows = [
-            {
-                "task": cell["task"],
-                "difference": _interval(cell["difference"], cell["low"], cell["high"]),
-                "P": _probability(cell),
-                "difference, paper": _short(cell["paper_difference"]),
-                "P, paper": _number(cell["paper_probability"], 2),
-            }
-            for cell in table.to_dict("records")
-        ]
-        yield markdown(pd.DataFrame(rows))
+        columns = {
+            "difference": partial(_interval, name="difference"),
+            "P": _probability,
+            "difference, paper": lambda cell: _short(cell["paper_difference"]),
+            "P, paper": lambda cell: _number(cell["paper_probability"]),
+        }
+        yield markdown(table, _keys("task") | columns)
         yield conclusion(table, better, than, metric)
 
 
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
     """What an improvement table allows to conclude, in words."""
     together = table["task"] == "all tasks"
-    sentences = [_over_tasks(row, better, than, metric) for row in _rows(table[together])]
+    sentences = [
+        _over_tasks(row, better, than, metric) for row in table[together].to_dict("records")
+    ]
     enough = table[~together & (table["seeds"] >= _FEW)]
     if len(enough):
         gains = enough.loc[enough["low"] > 0, "task"].tolist()
@@ -261,7 +224,7 @@ def _over_tasks(whole: Mapping[str, Any], better: str, than: str, metric: str) -
         verdict = "The interval contains one half: these runs do not show which is better."
     return (
         f"Averaged over tasks, a run of `{better}` has the higher {metric} score with probability "
-        f"{_interval(whole['probability'], low, high, 2)}. {verdict}"
+        f"{_probability(whole)}. {verdict}"
     )
 
 
@@ -275,27 +238,26 @@ def average_normalized(
         f"{', '.join(selection.tasks)}. It is relative to this list; the paper's is relative to "
         "its own 35 setups."
     )
-    rows: dict[str, dict[str, Any]] = {name: {"setup": name} for name in selection.setups}
-    for metric in METRICS:
-        table = average_normalized_score_table(selection, setups, metric)
-        tables[f"{metric}-average-normalized-score"] = table
-        for cell in table.to_dict("records"):
-            row = rows[cell["setup"]]
-            row[metric] = _interval(cell["score"], cell["low"], cell["high"], 2)
-            row[f"{metric}, paper"] = _number(cell["paper_score"], 2)
-    yield markdown(pd.DataFrame(list(rows.values())))
+    found = {m: average_normalized_score_table(selection, setups, m) for m in METRICS}
+    tables.update({f"{m}-average-normalized-score": table for m, table in found.items()})
+    here = partial(_interval, name="score", decimals=2)
+    yield _by_setup(found, {"": here, ", paper": lambda cell: _number(cell["paper_score"])})
     yield from _left_out(selection)
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """A table as Markdown, without a last line break."""
-    lines = [list(table.columns), *table.astype(object).to_numpy().tolist()]
-    rows = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
-    return "\n".join([rows[0], "|" + "---|" * len(table.columns), *rows[1:]])
+def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], str]]) -> str:
+    """A table as Markdown.
 
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return table.to_dict("records")
+    Args:
+        table: its rows.
+        columns: by heading, the column of ``table``, or a function that writes the cell from the row.
+    """
+    lines = [" | ".join(columns), "|".join(["---"] * len(columns))]
+    for row in table.to_dict("records"):
+        cells = (str(row[c]) if isinstance(c, str) else c(row) for c in columns.values())
+        lines.append(" | ".join(cells))
+    head, rule, *rest = lines
+    return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {line} |" for line in rest)])
 
 
 def _left_out(selection: Selection) -> Iterator[str]:
@@ -303,37 +265,54 @@ def _left_out(selection: Selection) -> Iterator[str]:
         yield f"Left out: {'; '.join(selection.left_out)}."
 
 
-def _interval(value: float, low: float, high: float, decimals: int | None = None) -> str:
+def _keys(*names: str) -> dict[str, Any]:
+    return {name: name for name in names}
+
+
+def _by_setup(
+    found: Mapping[str, pd.DataFrame], columns: Mapping[str, Callable[[Cell], str]]
+) -> str:
+    """A row per setup, with some columns for each metric."""
+    rows: dict[str, dict[str, str]] = {}
+    for metric, table in found.items():
+        for cell in table.to_dict("records"):
+            row = rows.setdefault(cell["setup"], {"setup": cell["setup"]})
+            row |= {f"{metric}{end}": column(cell) for end, column in columns.items()}
+    return markdown(pd.DataFrame(rows.values()), _keys(*next(iter(rows.values()))))
+
+
+def _interval(cell: Cell, name: str, prefix: str = "", decimals: int | None = None) -> str:
+    value, low, high = cell[name], cell[f"{prefix}low"], cell[f"{prefix}high"]
     if math.isnan(value):
         return "-"
     if math.isnan(low):
-        return _short(value) if decimals is None else _number(value, decimals)
+        return _short(value) if decimals is None else f"{value:.{decimals}f}"
     if decimals is None:  # what an interval of this width is worth
         decimals = 0 if high - low >= 50 else 1 if high - low >= 5 else 2
     return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
-def _paper(cell: Mapping[str, Any]) -> str:
+def _paper(cell: Cell) -> str:
     mean, std = cell["paper_mean"], cell["paper_std"]
     return "-" if math.isnan(mean) else f"{mean:g} ± {std:g}"
 
 
-def _probability(cell: Mapping[str, Any]) -> str:
+def _probability(cell: Cell) -> str:
     """With its interval only over several tasks; a single task has too few seeds for one."""
     if cell["task"] != "all tasks":
-        return _number(cell["probability"], 2)
-    return _interval(cell["probability"], cell["probability_low"], cell["probability_high"], 2)
+        return _number(cell["probability"])
+    return _interval(cell, "probability", prefix="probability_", decimals=2)
 
 
-def _number(value: float, decimals: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def _short(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
 
 
-def _ranges(seeds: list[int]) -> str:
+def _ranges(seeds: Iterable[int]) -> str:
     """Seeds in few characters: 0, 1, 2, 5 are ``0-2, 5``."""
     spans: list[list[int]] = []
     for seed in sorted(seeds):
@@ -341,8 +320,7 @@ def _ranges(seeds: list[int]) -> str:
             spans[-1].append(seed)
         else:
             spans.append([seed])
-    words = [str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans]
-    return ", ".join(words) or "-"
+    return ", ".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans)
 
 
 def _list(tasks: list[str]) -> str:

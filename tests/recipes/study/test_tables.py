@@ -147,5 +147,6 @@ def test_average_normalised_scores_of_two_setups(selection: Selection, study: St
 
 
 def test_markdown_by_hand() -> None:
-    table = pd.DataFrame({"task": ["a", "b"], "score": ["1 [0, 2]", "-"]})
-    assert markdown(table) == "| task | score |\n|---|---|\n| a | 1 [0, 2] |\n| b | - |"
+    rows = pd.DataFrame({"task": ["a", "b"], "score": [1.25, 2.0]})
+    table = markdown(rows, {"task": "task", "P": lambda row: f"{row['score']:.1f}"})
+    assert table == "| task | P |\n|---|---|\n| a | 1.2 |\n| b | 2.0 |"
