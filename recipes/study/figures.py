@@ -104,11 +104,6 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
 
     Dots are seeds; beside them are their mean with its 95 % bootstrap interval and, in grey, the
     paper's mean with its standard deviation over seeds.
-
-    Args:
-        selection: the runs.
-        setups: the setups by name.
-        metric: ``final`` or ``speed``.
     """
     figure, panels = drawing.panels(selection.tasks)
     colors = drawing.colors(selection.setups)
@@ -134,15 +129,11 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
 
 
 def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: str) -> Figure:
-    """Draws the average normalised score over the clip range or the drop factor.
+    """Draws the average normalised score over ``clip_epsilon`` or ``drop_factor``.
 
-    The rows are the final and the speed score. On the left are the study's scores with 95 % bootstrap
-    intervals, on the right the paper's, which are relative to its own 35 setups.
-
-    Args:
-        selection: the runs; the scores are relative to its setups.
-        setups: the setups by name.
-        parameter: ``clip_epsilon`` or ``drop_factor``.
+    The rows are the final and the speed score. On the left are the study's scores, relative to the
+    setups of the selection, with 95 % bootstrap intervals; on the right are the paper's, relative to
+    its own 35 setups.
     """
     titles = [f"{metric}, {whose}" for metric in METRICS for whose in ("here", "paper")]
     figure, panels = drawing.panels(titles, height=2.2, columns=2)

@@ -133,15 +133,9 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
 def swept(
     names: Sequence[str], setups: Mapping[str, Setup], parameter: str
 ) -> dict[str, list[str]]:
-    """Setups that differ only in one parameter, by the name that the paper's tables give them.
+    """Setups that differ only in ``clip_epsilon`` or ``drop_factor``, in its order.
 
-    Args:
-        names: setups to choose from.
-        setups: the setups by name.
-        parameter: ``clip_epsilon`` or ``drop_factor``.
-
-    Returns:
-        By family, the names in the order of the parameter; families of one are left out.
+    They are given by the name that the paper's tables give them; families of one are left out.
     """
     families: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):

@@ -32,17 +32,14 @@ from study.statistics import (
 )
 
 METRICS = ("final", "speed")
+"""The two scores; the argument ``metric`` is one of them."""
+
 _PAPER_SEEDS = 10
 _UNKNOWN = (np.nan, np.nan)
 
 
 def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) -> pd.DataFrame:
     """Mean score of each task and setup, beside the paper's.
-
-    Args:
-        selection: the runs.
-        setups: the setups by name.
-        metric: ``final`` or ``speed``.
 
     Returns:
         A row per task and setup with ``seeds`` (their number), ``mean`` with a 95 % bootstrap interval
@@ -72,14 +69,7 @@ def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) 
 def improvement_table(
     selection: Selection, setups: Mapping[str, Setup], better: str, than: str, metric: str
 ) -> pd.DataFrame:
-    """What one setup gains over another on each task, and averaged over tasks.
-
-    Args:
-        selection: the runs, of both.
-        setups: the setups by name.
-        better: name of the one.
-        than: name of the other.
-        metric: ``final`` or ``speed``.
+    """What the setup ``better`` gains over the setup ``than``, by task and averaged over tasks.
 
     Returns:
         A row per task and, if there are several, a last one, ``all tasks``. In each, ``seeds`` is the
@@ -118,10 +108,6 @@ def improvement_table(
 def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
     """How much each setup that drops batches used older ones, by task.
 
-    Args:
-        study: all runs.
-        protocol: which of them.
-
     Returns:
         A row per task and setup with ``seeds`` (their number), the mean of ``active_batches`` over
         training and seeds, the ``share`` of all iterations in which there were several, and the
@@ -152,10 +138,6 @@ def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:
 
     Scores are normalised so that 0 is a random policy and 1 the reference return, see
     :func:`reference_returns`. The tasks of :func:`tasks_apart` are left out.
-
-    Args:
-        selection: the runs.
-        metric: ``final`` or ``speed``.
 
     Returns:
         A row per setup with its ``interquartile_mean`` and the 95 % bootstrap interval of that,
@@ -192,11 +174,6 @@ def average_normalized_score_table(
     selection: Selection, setups: Mapping[str, Setup], metric: str
 ) -> pd.DataFrame:
     """Average normalised score of each setup, relative to the setups of the selection.
-
-    Args:
-        selection: the runs, of at least two setups.
-        setups: the setups by name.
-        metric: ``final`` or ``speed``.
 
     Returns:
         A row per setup with its ``score``, the 95 % bootstrap interval ``low``, ``high``, and
