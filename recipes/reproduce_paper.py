@@ -154,8 +154,7 @@ def make(config: Config, found: list[Job]) -> int:
         for attempt in attempts:
             job, problem = attempt.job, attempt.problem
             if problem is None:
-                became[job.name] = runs.state(job)
-                text = _result(job)
+                became[job.name], text = runs.state(job), _result(job)
             else:
                 became[job.name] = "again" if attempt.again else "failed"
                 text = f"{problem}; see {job.run_dir / runs.LOG}"
