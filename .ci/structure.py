@@ -36,6 +36,7 @@ ROOMS = (
     ("evaluation",),
     ("__init__", "__main__"),
 )
+RECIPES = {path.stem for path in (ROOT / "recipes").iterdir()}
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 
 
@@ -73,7 +74,7 @@ def imports(tree: ast.Module, known: set[str]) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] in {path.stem for path in (ROOT / "recipes").iterdir()}:
+            if name.split(".")[0] in RECIPES:
                 yield name
             while name.startswith("amber_trl"):
                 if name in known or f"{name}.__init__" in known:

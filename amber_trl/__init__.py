@@ -20,6 +20,7 @@ from amber_trl.modules import (
     value_critic,
 )
 from amber_trl.objectives import AmberPPOLoss
+from amber_trl.runs import TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter, Reason
 
@@ -40,6 +41,7 @@ __all__ = [
     "ObservationNormalizer",
     "Reason",
     "SimulatorState",
+    "TrainingRun",
     "UpdateStep",
     "__version__",
     "categorical_actor",

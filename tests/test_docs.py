@@ -2,8 +2,10 @@
 
 import importlib
 import inspect
+import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,10 +48,10 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def marked_block(name: str) -> str:
-    """The README's Python block between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
-    found = re.search(rf"<!-- {name} -->(.*?)<!-- /{name} -->", README, re.DOTALL)
-    assert found, f"README.md lacks the markers of {name}"
+def marked_block(name: str, page: str = README) -> str:
+    """The Python block of a page between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
+    found = re.search(rf"<!-- {name} -->(.*?)<!-- /{name} -->", page, re.DOTALL)
+    assert found, f"the page lacks the markers of {name}"
     (block,) = python_blocks(found[1])
     return block
 
@@ -79,11 +81,64 @@ def test_the_top_offers_names_of_the_rooms() -> None:
     [
         pytest.param(block, id=f"{page.name}-{number}")
         for page in sorted(DOCS.rglob("*.md"))
+        if page.name != "contributing.md"  # its blocks are files, tried below
         for number, block in enumerate(python_blocks(page.read_text()))
     ],
 )
 def test_examples_on_the_pages_run(block: str) -> None:
     exec(compile(block, "<page>", "exec"), {"__name__": "__main__"})
+
+
+def test_the_worked_changes_of_the_contributing_page(tmp_path: Path) -> None:
+    page = (DOCS / "contributing.md").read_text()
+    for folder in ("amber_trl", "recipes", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, tmp_path)
+
+    def edit(file: str, old: str, new: str) -> None:
+        text = (tmp_path / file).read_text()
+        assert old in text
+        (tmp_path / file).write_text(text.replace(old, new, 1))
+
+    functional, metrics = "amber_trl/functional.py", "amber_trl/transforms/_metrics.py"
+    edit(functional, "\ndef ", f"\n{marked_block('metric-function', page)}\n\ndef ")
+    edit(functional, "__all__ = [", '__all__ = [\n    "chi_square",')
+    edit(metrics, "functional import ", "functional import chi_square, ")
+    edit(metrics, '"kl", ', '"kl", "chi_square", ')
+    edit(metrics, '    "kl": kl', '    "chi_square": chi_square,\n    "kl": kl')
+    edit("recipes/ppo_amber_config.py", '"kl", ', '"kl", "chi_square", ')
+    edit("tests/test_functional.py", "    kl_estimate,", "    chi_square,\n    kl_estimate,")
+    added = "(chi_square, (0.25 + 0 + 4) / 3)"
+    assert added in page
+    edit(
+        "tests/test_functional.py",
+        "        (kl_estimate,",
+        f"        {added},\n        (kl_estimate,",
+    )
+    (tmp_path / "amber_trl/objectives/kl_penalty.py").write_text(marked_block("loss-class", page))
+    imported = "from amber_trl.objectives.kl_penalty import AmberKLPPOLoss\n"
+    edit("amber_trl/objectives/__init__.py", "from ", f"{imported}from ")
+    edit("amber_trl/objectives/__init__.py", "__all__ = [", '__all__ = ["AmberKLPPOLoss", ')
+    (tmp_path / "targets.py").write_text(marked_block("task", page))
+    recipe = marked_block("recipe", page).replace("100_000", "4096")
+    (tmp_path / "recipes/reinforce.py").write_text(recipe)
+    train = ["recipes/ppo_amber_mujoco.py", "--smoke"]
+    for command in (
+        ["-m", "pytest", "-q", "tests/test_functional.py", "-k", "by_hand"],
+        ["-m", "pytest", "-q", functional, "amber_trl/objectives/kl_penalty.py"],
+        [*train, "--env-id", "targets:Target-v0", "--staleness-metric", "chi_square"],
+        ["recipes/reinforce.py", "runs/reinforce"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_readme_loop_trains() -> None:
