@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(torch|torchrl|tensordict|gymnasium|numpy|np|pandas|pd|matplotlib|mujoco)(\..*)?|LossModule",
     ),
-    (r"py:.*", r"(collections|pathlib|typing|dataclasses|types|enum|os)\..*"),
+    (r"py:.*", r"(collections|pathlib|typing|dataclasses|types|enum|os|zipfile)\..*"),
 ]
 
 

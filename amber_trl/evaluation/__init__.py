@@ -50,3 +50,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that exists
                 f'figures need {error.name}, which is not installed: pip install "amber_trl[study]"'
             ) from error
         return getattr(plots, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -44,13 +44,7 @@ def shades(count: int) -> Sequence[Any]:
 def panels(
     titles: Sequence[str], height: float = 1.7, columns: int = 3
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a small panel under each title.
-
-    Args:
-        titles: one per panel.
-        height: of a row, in inches.
-        columns: panels in a row, if there are as many.
-    """
+    """A figure with a small panel under each title; the height is that of a row, in inches."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     height = max(height, 2.6 / rows)  # room for the legend and the labels of a single row
@@ -106,11 +100,8 @@ def aligned(curves: Iterable[Curve]) -> Curve:
 
 def median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The median of the finite values of each column; NaN for a column without any."""
-    there = np.isfinite(values)
-    found = np.full(values.shape[1], np.nan)
-    columns = there.any(0)
-    found[columns] = np.nanmedian(np.where(there, values, np.nan)[:, columns], axis=0)
-    return found
+    found: np.ma.MaskedArray[Any, Any] = np.ma.median(np.ma.masked_invalid(values), axis=0)  # type: ignore[no-untyped-call]
+    return found.filled(np.nan)
 
 
 def draw_curves(axes: Axes, curves: Iterable[Curve], color: Any, name: str) -> None:

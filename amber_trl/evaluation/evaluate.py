@@ -33,12 +33,12 @@ def evaluate_run(
 
     Args:
         run_dir: run directory.
-        checkpoint: which policy, as in :func:`find_policy`.
+        checkpoint: which policy, as in :func:`~amber_trl.runs.find_policy`.
         episodes: as in :func:`play`.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
         max_frames: as in :func:`play`, also for the video's episode.
-        env_id: as in :func:`load_policy`.
+        env_id: as in :func:`~amber_trl.runs.load_policy`.
         out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
             ``-stochastic``) in the run directory. An older file is replaced, and missing folders
             are made.
@@ -46,7 +46,7 @@ def evaluate_run(
         progress: as in :func:`play`.
 
     Returns:
-        What the JSON holds: ``policy`` (its path in the run directory), ``env_id``,
+        The contents of the JSON file, which are ``policy`` (its path in the run directory), ``env_id``,
         ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
         mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
 
@@ -54,7 +54,7 @@ def evaluate_run(
         FileNotFoundError: if the run has no such policy.
         CheckpointError: if the checkpoint is damaged.
         OSError: if ``out`` cannot be written; nothing is played then.
-        ValueError: if :func:`load_policy` or :func:`play` refuses the policy or an argument.
+        ValueError: if :func:`~amber_trl.runs.load_policy` or :func:`play` refuses the policy or an argument.
         ImportError: if a video is asked for and cannot be written.
         RuntimeError: if the environment cannot be drawn for a video, or an episode has not ended
             after ``max_frames``.

@@ -74,7 +74,7 @@ def play(
     is fixed beforehand, so that short episodes do not count more often than long ones.
 
     Args:
-        policy: as :func:`load_policy` returns it.
+        policy: as :func:`~amber_trl.runs.load_policy` returns it.
         episodes: number of episodes, at least 1.
         deterministic: whether it takes the mean (or likeliest) action, or draws from its
             distribution, as in training.

@@ -153,8 +153,8 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
         out: folder for the figures; it is made if it is not there.
 
     Returns:
-        The PNG files: ``learning-curves.png`` always, and where runs store several batches
-        ``batches-in-use.png`` and for each setup ``staleness-by-age-SETUP.png``.
+        The PNG files. They are ``learning-curves.png``, and for runs that store several batches
+        ``batches-in-use.png`` and, for each setup, ``staleness-by-age-SETUP.png``.
 
     Raises:
         FileNotFoundError: if a path does not exist, or holds no run.

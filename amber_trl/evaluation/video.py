@@ -34,7 +34,7 @@ def record_episode(
     of a second or more.
 
     Args:
-        policy: as :func:`load_policy` returns it.
+        policy: as :func:`~amber_trl.runs.load_policy` returns it.
         file: where to, ending in ``.mp4``. An older file is replaced.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
