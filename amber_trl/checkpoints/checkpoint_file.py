@@ -1,17 +1,15 @@
 """One checkpoint is one file: how it is written, and how it is read and verified.
 
 The first line is the header, JSON text. The second line is the SHA-256 of the first. The rest is
-one ``torch.save`` of a dict with the state of every component; the header has its size and SHA-256.
+one ``torch.save`` of a dict with the state of every component, of which the header has the SHA-256.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +17,9 @@ from typing import Any
 
 import torch
 
-FORMAT = 2
+FORMAT = 3
+"""Raised with every change of the file's layout, or of the layout of a component's state."""
 PART = ".part"
-_MARGIN = 8 * 2**20  # bytes left free for the header and for the logs of a run
 
 
 class CheckpointError(RuntimeError):
@@ -44,13 +42,10 @@ class Header:
     format: int
     frames: int
     score: float | None  # None: never the best
-    created: str  # in UTC, ISO 8601
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     details: Mapping[str, Any]
-    components: list[str]
-    size: int  # of what follows the second line
-    sha256: str
+    sha256: str  # of what follows the second line
 
 
 def serialize(states: Mapping[str, Any]) -> io.BytesIO:
@@ -75,13 +70,8 @@ def serialize(states: Mapping[str, Any]) -> io.BytesIO:
 def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
     """Writes a checkpoint so that it is at ``path`` whole or not at all, replacing one there."""
     with content.getbuffer() as buffer:
-        sha256 = hashlib.sha256(buffer).hexdigest()
-        complete = Header(format=FORMAT, **header, size=len(buffer), sha256=sha256)
+        complete = Header(format=FORMAT, **header, sha256=hashlib.sha256(buffer).hexdigest())
         line = json.dumps(asdict(complete), allow_nan=False).encode() + b"\n"
-        needed, free = len(buffer) + _MARGIN, shutil.disk_usage(path.parent).free
-        if free < needed:
-            message = f"a checkpoint needs {needed} bytes, but only {free} are free: make room"
-            raise OSError(errno.ENOSPC, message, str(path))
         part = path.with_name(path.name + PART)
         try:
             with part.open("wb") as file:
@@ -124,44 +114,31 @@ def read_checkpoint(path: Path) -> tuple[Header, bytes]:
             f"{FORMAT}: use the version that saved it ({values['versions']['amber_trl']})"
         )
     header = Header(**values)
-    if (len(content), hashlib.sha256(content).hexdigest()) != (header.size, header.sha256):
+    if hashlib.sha256(content).hexdigest() != header.sha256:
         raise CheckpointError(
-            f"checkpoint {path} is damaged: its states ({len(content)} bytes, {header.size} were "
-            "saved) do not have the SHA-256 in its header"
+            f"checkpoint {path} is damaged: its states do not have the SHA-256 in its header"
         )
     return header, content
 
 
-def read_states(
-    path: Path, map_location: torch.device | str | None = None
-) -> tuple[Header, dict[str, Any]]:
-    """Reads the header and the states of the components."""
+def read_states(path: Path, device: str | None = None) -> tuple[Header, dict[str, Any]]:
+    """Reads the header and the states, onto a device or onto those that they were saved from."""
     header, content = read_checkpoint(path)
     try:
-        states = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
+        states = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"checkpoint {path} cannot be loaded: {reason}") from error
     return header, states
 
 
-def read_component(
-    path: str | os.PathLike[str],
-    name: str,
-    *,
-    map_location: torch.device | str | None = "cpu",
-) -> Any:
-    """Reads the state of one component from a checkpoint, which is verified first.
+def read_component(path: str | os.PathLike[str], name: str) -> Any:
+    """Reads the state of one component, as :class:`Checkpoints` names it, from a checkpoint.
 
-    No code from the file runs, and no generator moves.
-
-    Args:
-        path: of the checkpoint.
-        name: of the component, as it was given to :class:`Checkpoints`.
-        map_location: where tensors go; None is the device that they were saved from.
+    The checkpoint is verified first. No code from it runs, and no generator moves.
 
     Returns:
-        What the component's ``state_dict`` returned.
+        What the component's ``state_dict`` returned, its tensors on the CPU.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, is damaged, or has no such component.
@@ -176,7 +153,7 @@ def read_component(
         >>> state["weight"].shape
         torch.Size([1, 2])
     """
-    _, states = read_states(Path(path), map_location)
+    _, states = read_states(Path(path), "cpu")
     if name not in states:
         raise CheckpointError(f"checkpoint {path} has no component {name!r}: it has {list(states)}")
     return states[name]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from amber_trl._checks import check_integer
 from amber_trl._provenance import differences, machine, package_versions
 from amber_trl.checkpoints.checkpoint_file import (
     PART,
@@ -26,7 +25,7 @@ from amber_trl.checkpoints.checkpoint_file import (
 )
 
 _logger = logging.getLogger(__name__)
-_NAME = re.compile(r"(\d{12,})(?:-(\d+))?(\.ckpt)?")
+_NAME = re.compile(r"\d{12,}\.ckpt")
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Restored:
     path: Path
     frames: int
     details: Mapping[str, Any]
-    differences: tuple[str, ...]
+    differences: tuple[str, ...]  # how versions and machine differ from those that saved it
 
 
 class Checkpoints:
@@ -45,7 +44,7 @@ class Checkpoints:
     A checkpoint is written beside its place, flushed to the disk and then renamed. A kill at any
     moment leaves it whole or not there, and the earlier ones as they were. Then older ones are
     removed: the last ``keep_last`` and the one of the highest score stay. A damaged checkpoint is
-    passed over, not counted, and never removed.
+    passed over, not counted, and never removed; a save at its frames renames it to ``*.damaged``.
 
     Only one process at a time may use a directory: opening it removes what a killed save left
     unfinished.
@@ -58,8 +57,8 @@ class Checkpoints:
         keep_last: how many of the newest checkpoints to keep, at least 1.
 
     Raises:
-        ValueError: if ``components`` is empty or ``keep_last`` is below 1.
-        TypeError: if a component lacks one of the two methods.
+        ValueError: if ``keep_last`` is below 1.
+        TypeError: if a component lacks one of the two methods, or ``keep_last`` is not an integer.
 
     Examples:
         >>> import tempfile
@@ -86,21 +85,16 @@ class Checkpoints:
         *,
         keep_last: int = 2,
     ) -> None:
-        if not components:
-            raise ValueError("components={} is empty: name at least one")
         for name, part in components.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(
                     f"component {name!r} is a {type(part).__name__}: give an object that has "
                     "state_dict and load_state_dict"
                 )
-        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
-            raise ValueError(f"keep_last={keep_last!r} must be an integer of at least 1")
         self.directory = Path(directory)
         self.components = dict(components)
-        self.keep_last = keep_last
-        self._whole: dict[Path, Header] = {}
-        self._damaged: set[Path] = set()
+        self.keep_last = check_integer("keep_last", keep_last)
+        self._headers: dict[Path, Header | None] = {}  # of files read so far; None: damaged
         for path in self.directory.glob(f"*.ckpt{PART}"):
             _logger.info("removing %s, which a killed process left unfinished", path)
             path.unlink()
@@ -115,7 +109,7 @@ class Checkpoints:
                 same number again replaces the earlier checkpoint.
             score: higher is better. A checkpoint whose score is None or not finite is never the
                 best.
-            details: plain values by name, for the header of the file.
+            details: what ``json.dumps`` takes, for the header of the file.
 
         Returns:
             The checkpoint, such as ``DIRECTORY/000000020480.ckpt``.
@@ -123,20 +117,12 @@ class Checkpoints:
         Raises:
             OSError: the disk is full (``errno.ENOSPC``) or a write failed.
             CheckpointError: a state holds something that could not be loaded again.
-            ValueError: ``frames`` or ``details`` is not as described, or the directory has a
-                checkpoint of more frames, which would still be the newest.
+            TypeError, ValueError: ``frames`` or ``details`` is not as described, or the directory
+                has a checkpoint of more frames, which would still be the newest.
 
         Whatever is raised, earlier checkpoints are as they were.
         """
-        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 0:
-            raise ValueError(f"frames={frames!r} must be an integer of at least 0")
-        details = dict(details or {})
-        try:
-            json.dumps(details, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"details={details!r} must hold plain, finite values: {error}"
-            ) from error
+        frames = check_integer("frames", frames, low=0)
         whole = self._verified()
         if later := [path for path, header in whole.items() if header.frames > frames]:
             raise ValueError(
@@ -147,17 +133,17 @@ class Checkpoints:
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True)
             sync(self.directory.parent)
-        path = self._place(frames)
-        self._whole[path] = write_checkpoint(
+        path = self.directory / f"{frames:012d}.ckpt"
+        if path.exists() and path not in whole:
+            path.replace(path.with_suffix(".damaged"))
+        self._headers[path] = write_checkpoint(
             path,
             content,
             frames=frames,
             score=float(score) if score is not None and math.isfinite(score) else None,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=package_versions(),
             machine=machine(),
-            details=details,
-            components=list(self.components),
+            details=dict(details or {}),
         )
         self._prune()
         return path
@@ -169,10 +155,9 @@ class Checkpoints:
         with a warning that names it.
 
         Returns:
-            None if there is no checkpoint; else an object with the attributes ``path``,
-            ``frames``, ``details`` (the last two as given to :meth:`save`) and ``differences``:
-            how versions and machine differ from those that saved it, one text each. If there are
-            any, the same program may go on with other bits.
+            None if there is no checkpoint; else an object with ``path``, ``frames``, ``details``
+            and ``differences``: how versions and machine differ from those that saved it, one text
+            each. If there are any, the same program may go on with other bits.
 
         Raises:
             CheckpointError: there are checkpoints, but none is whole; or a component cannot take
@@ -188,7 +173,7 @@ class Checkpoints:
                 refused.append(str(error))
                 continue
             self._load(path, states)
-            self._whole[path] = header
+            self._headers[path] = header
             versions = differences(header.versions, package_versions())
             machines = differences(header.machine, machine())
             return Restored(path, header.frames, header.details, versions + machines)
@@ -210,46 +195,30 @@ class Checkpoints:
                     f"component {name!r} cannot take its state from checkpoint {path}: {error}"
                 ) from error
 
-    def _place(self, frames: int) -> Path:
-        """``FRAMES.ckpt``; beside a damaged one, ``FRAMES-1.ckpt``, and so on."""
-        path, number = self.directory / f"{frames:012d}.ckpt", 0
-        while path in self._damaged:
-            number += 1
-            path = self.directory / f"{frames:012d}-{number}.ckpt"
-        return path
-
     def _prune(self) -> None:
         whole = self._verified()
         keep = {*list(whole)[-self.keep_last :], _best(whole)}
         for path in whole.keys() - keep:
             path.unlink()
-            del self._whole[path]
 
     def _verified(self) -> dict[Path, Header]:
         """Headers of the checkpoints that are whole, oldest first; each file is read once."""
         paths = list_checkpoints(self.directory)
         for path in paths:
-            if path not in self._whole and path not in self._damaged:
+            if path not in self._headers:
                 try:
-                    self._whole[path], _ = read_checkpoint(path)
+                    self._headers[path], _ = read_checkpoint(path)
                 except CheckpointError as error:
                     self._pass_over(path, error)
-        return {path: self._whole[path] for path in paths if path in self._whole}
+        return {path: header for path in paths if (header := self._headers[path]) is not None}
 
     def _pass_over(self, path: Path, error: CheckpointError) -> None:
-        self._damaged.add(path)
-        self._whole.pop(path, None)
+        self._headers[path] = None
         _logger.warning("NOT USED, and left as it is: %s", error)
 
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in a directory, oldest first; they are not verified.
-
-    Args:
-        directory: as given to :class:`Checkpoints`; it need not exist.
-
-    Raises:
-        CheckpointError: it has checkpoints of an earlier version, which this one cannot read.
+    """The checkpoints in a directory, which need not exist, oldest first; they are not verified.
 
     Examples:
         >>> import tempfile
@@ -262,24 +231,12 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
         ...     [path.name for path in list_checkpoints(directory)]
         ['000000004096.ckpt', '000000006144.ckpt']
     """
-    directory, found = Path(directory), {}
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if (name := _NAME.fullmatch(path.name)) is None:
-            continue
-        if not name[3]:
-            raise CheckpointError(
-                f"checkpoint {path} is a directory, as earlier versions of amber_trl wrote them: "
-                "resume with the version that wrote it, or start the run again"
-            )
-        found[path] = int(name[1]), int(name[2] or 0)
-    return sorted(found, key=found.__getitem__)
+    found = [path for path in Path(directory).glob("*.ckpt") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.stem))
 
 
 def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of the highest score, the newest of equals; None if none has a score.
-
-    Args:
-        directory: as given to :class:`Checkpoints`.
 
     Raises:
         CheckpointError: a checkpoint is damaged, so its score is not known.
@@ -309,7 +266,6 @@ def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
 
     Raises:
         FileNotFoundError: there is no checkpoint to verify.
-        CheckpointError: the checkpoints are of an earlier version.
 
     Examples:
         >>> import os

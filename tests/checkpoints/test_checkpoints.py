@@ -78,9 +78,14 @@ def test_the_last_two_and_the_best_are_kept(
     assert sorted(tmp_path.iterdir()) == list_checkpoints(tmp_path)
 
 
-def test_best_is_known_to_the_next_process(tmp_path: Path) -> None:
+def test_the_next_process_knows_the_best_and_saves_nothing_before_the_newest(
+    tmp_path: Path,
+) -> None:
     _save_all(tmp_path, 9.0, 1.0, 1.0)
     checkpoints = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}, keep_last=1)
+    with pytest.raises(ValueError, match="frames=5"):
+        checkpoints.save(5, score=None)
+    assert _names(tmp_path) == ["000000000000", "000000000010", "000000000020"]
     checkpoints.save(1000, score=2.0)
     assert _names(tmp_path) == ["000000000000", "000000001000"]
 
@@ -109,10 +114,8 @@ def test_the_first_line_describes_the_rest(tmp_path: Path) -> None:
     line, _, content = path.read_bytes().split(b"\n", 2)
     header = json.loads(line)
     assert (header["frames"], header["score"], header["details"]) == (5, 1.5, details)
-    assert header["components"] == ["a"]
     assert {"python", "torch", "torchrl", "amber_trl"} <= set(header["versions"])
     assert {"system", "processor", "instructions"} <= set(header["machine"])
-    assert header["created"].endswith("+00:00")
     assert header["sha256"] == hashlib.sha256(content).hexdigest()
     restored = checkpoints.restore()
     assert restored is not None
@@ -168,26 +171,6 @@ def test_only_the_component_of_the_generators_moves_them(tmp_path: Path) -> None
     assert draw() == drawn
 
 
-def test_components_load_in_the_order_given(tmp_path: Path) -> None:
-    loaded: list[str] = []
-
-    class Part:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"name": self.name}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            assert state == {"name": self.name}
-            loaded.append(self.name)
-
-    names = ["zebra", "ant", "Mouse"]
-    Checkpoints(tmp_path, {name: Part(name) for name in sorted(names)}).save(1, score=None)
-    Checkpoints(tmp_path, {name: Part(name) for name in names}).restore()
-    assert loaded == names
-
-
 def test_opening_removes_what_a_kill_left_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,8 +224,6 @@ def test_a_state_that_could_not_be_loaded_is_not_saved(tmp_path: Path, content: 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     part = {"a": nn.Linear(2, 1)}
-    with pytest.raises(ValueError, match="components="):
-        Checkpoints(tmp_path, {})
     with pytest.raises(TypeError, match="'a' is a int"):
         Checkpoints(tmp_path, {"a": 3})
     with pytest.raises(ValueError, match="keep_last=0"):
@@ -250,36 +231,17 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, part)
     with pytest.raises(ValueError, match="frames=-1"):
         checkpoints.save(-1, score=None)
-    with pytest.raises(ValueError, match="details="):
-        checkpoints.save(1, score=None, details={"x": math.nan})
+    for details, error in (({"x": math.nan}, ValueError), ({"x": object()}, TypeError)):
+        with pytest.raises(error):
+            checkpoints.save(1, score=None, details=details)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_save_before_the_newest_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    _save_all(tmp_path, 1.0, 2.0, 3.0)
-    before = _names(tmp_path)
-    again = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)})
-    with pytest.raises(ValueError, match="frames=5"):
-        again.save(5, score=None)
-    assert _names(tmp_path) == before
-    assert again.save(20, score=None).exists()
-
-
-def test_checkpoints_of_the_earlier_format_are_named_not_ignored(tmp_path: Path) -> None:
-    (tmp_path / "000000000010").mkdir()
-    (tmp_path / "000000000010" / "manifest.json").write_text("{}")
-    for read in (list_checkpoints, best_checkpoint, verify_run):
-        with pytest.raises(CheckpointError, match="the version that wrote it"):
-            read(tmp_path)
-    with pytest.raises(CheckpointError, match="the version that wrote it"):
-        Learner().checkpoints(tmp_path).restore()
-
-
-def test_a_later_format_is_named_with_the_version_that_wrote_it(
+def test_another_format_is_named_with_the_version_that_wrote_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amber_trl.checkpoints.checkpoint_file.FORMAT", 3)
+    monkeypatch.setattr("amber_trl.checkpoints.checkpoint_file.FORMAT", 99)
     path = Checkpoints(tmp_path, {"a": nn.Linear(2, 1)}).save(1, score=None)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=f"format 3.*{amber_trl.__version__}"):
+    with pytest.raises(CheckpointError, match=f"format 99.*{amber_trl.__version__}"):
         read_component(path, "a")

@@ -160,7 +160,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(
     ppo.train(_config(ppo, tmp_path / "whole"))
     for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
         _assert_equal(one, other)
-    assert last.read_bytes() == content
+    assert last.with_suffix(".damaged").read_bytes() == content
 
 
 def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
