@@ -117,7 +117,8 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if said:
-        sys.stdout.write(f"{said}\n")
+        encoding = sys.stdout.encoding or "utf-8"  # an ASCII terminal gets escapes
+        sys.stdout.write(said.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     return 0
 
 

@@ -74,9 +74,15 @@ def conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
         text = f"final score {summary['final_score']:.4g} after {frames} frames: {run_dir}"
     else:
         text = f"no final score, as no episode has ended, after {frames} frames: {run_dir}"
-    encoding = sys.stdout.encoding or "utf-8"  # an ASCII terminal still shows any path
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    say(text)
     return 128 + signal.Signals[stopped_by] if stopped_by else 0
+
+
+def say(text: str) -> None:
+    """Prints a line, at once; characters that the terminal does not have are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    sys.stdout.flush()
 
 
 def _value(value: Any) -> Any:

@@ -10,8 +10,8 @@
 that are still close to the current policy (Han & Sung, arXiv 1710.04423). What to expect after a
 million frames, with `amber`: a last-100 return near -150 on Pendulum-v1. The run directory then
 holds config.json, versions.json, episodes.csv, iterations.csv, timing.csv, policy.pt, summary.json
-and checkpoints. Ctrl-C or SIGTERM finishes the iteration, saves a checkpoint to resume from, and
-exits with code 130 or 143.
+and checkpoints. Ctrl-C, SIGTERM or SIGHUP finishes the iteration, saves a checkpoint to resume
+from, and exits with code 130, 143 or 129.
 """
 
 from __future__ import annotations

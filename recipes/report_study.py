@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tyro
+from command_line import say
 from matplotlib import style
 from study.figures import pictures
 from study.read import Study, read_study
@@ -105,7 +106,7 @@ def main(study: Positional[Path], out: Path) -> None:
         out: folder for results.md, tables/ and figures/.
     """
     try:
-        sys.stdout.write(f"{write_report(study, out)}\n")
+        say(str(write_report(study, out)))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from command_line import say as _say
 from ranges import Range, check_fields
 from study import pools, runs
 from study.archive import archive, is_archived
@@ -204,11 +205,6 @@ def _result(job: Job) -> str:
 
 def _counts(states: Iterable[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in Counter(states).items())
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

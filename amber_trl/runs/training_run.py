@@ -46,19 +46,20 @@ class TrainingRun:
     :attr:`summary` says why not.
 
     A checkpoint is saved every ``checkpoint_interval`` iterations and after the last one. It holds
-    the parts, collector and simulators, random generators and its own state. The score of a
-    checkpoint is the mean return of the last 100 training episodes. A mean over fewer says little,
-    as short episodes end first; so a checkpoint has a score only once 100 episodes have ended, or
-    half of ``total_frames`` are collected. Its details have the number of ``episodes``.
+    the parts, the collector and its simulators, the random generators and the log's position. Its
+    score is the mean return of the last 100 training episodes. A mean over few episodes says
+    little, since short ones end first: a checkpoint has a score only once 100 episodes have ended
+    or half of ``total_frames`` have been collected. Its details store the number of ``episodes``.
 
-    The first SIGINT (Ctrl-C), SIGTERM or SIGHUP ends the loop after the running iteration, the
+    The first SIGINT (Ctrl-C), SIGTERM or SIGHUP ends the loop after the running iteration; the
     second acts as it does without this class. On leaving, also after an error, the collector is
-    shut down and ``policy.pt`` and ``summary.json`` are written. Loops that end by ``break`` should
-    do so after :meth:`record`.
+    shut down and ``policy.pt`` and ``summary.json`` are written. A loop may also end by ``break``
+    after :meth:`record`.
 
     Args:
         directory: where everything is written; closed on leaving.
-        collector: of whole batches. Its ``total_frames`` are those of the training.
+        collector: of whole batches. Its ``total_frames`` are those of the training. A resume is
+            exact with :class:`~amber_trl.collectors.GymCollector`; others start new episodes.
         parts: what a checkpoint holds of the loop, by name: anything with ``state_dict`` and
             ``load_state_dict`` that changes. A :class:`PolicyRecord` among them, under the name
             ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
@@ -131,16 +132,14 @@ class TrainingRun:
         self.total_frames = -(-collector.total_frames // size) * size  # the last batch is whole
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._progress = progress
-        own = {
-            "run": self,
-            "collection": CollectionState(collector, collector.env),
-            "generators": GlobalRNGState(),  # last, since others may draw while they load
-        }
+        env = getattr(collector, "env", None)  # none where it is in other processes
+        self._collection = None if env is None else CollectionState(collector, env)
+        own = {"run": self} if env is None else {"run": self, "collection": self._collection}
+        own["generators"] = GlobalRNGState()  # last, since others may draw while they load
         if taken := own.keys() & parts:
             raise ValueError(
                 f"parts={sorted(taken)} are saved anyway: leave them out or rename them"
             )
-        self._collection: CollectionState = own["collection"]
         self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
         self._stop = StopOnInterrupt()
         self._earlier: list[str] = []
@@ -284,7 +283,7 @@ class TrainingRun:
                 "with --overwrite"
             )
         self._saved = self.frames
-        if not self._collection.continues:
+        if self._collection is None or not self._collection.continues:
             self._log.restart_episodes()
         self._earlier = [*restored.details["reasons"], *restored.differences]
         for reason in self._earlier:
@@ -294,7 +293,12 @@ class TrainingRun:
 
     def _reasons(self) -> list[str]:
         """Why the run is not, or cannot be resumed as, one that never stopped; empty if it can."""
-        reasons = [*self._earlier, *self._collection.inexact]
+        reasons = [*self._earlier]
+        if self._collection is None:
+            name = type(self._collector).__name__
+            reasons.append(f"{name} has no env in this process, so simulators are not saved")
+        else:
+            reasons += self._collection.inexact
         modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
         devices = {str(p.device) for module in modules for p in module.parameters()} - {"cpu"}
         reasons += [

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,36 @@ def test_the_bar_shows_how_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().err
     assert "192/192" in shown
     assert "return=" in shown
+
+
+class _Elsewhere:
+    """A collector whose environments are in other processes, for all that can be seen."""
+
+    def __init__(self, collector: GymCollector) -> None:
+        self.total_frames = collector.total_frames
+        self.requested_frames_per_batch = collector.requested_frames_per_batch
+        self._collector = collector
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._collector)
+
+    def shutdown(self) -> None:
+        self._collector.shutdown()
+
+
+def test_environments_in_other_processes_start_new_episodes(tmp_path: Path) -> None:
+    def run_until(stop: int, resume: bool = False) -> TrainingRun:
+        collector: Any = _Elsewhere(_collector())
+        directory, parts = RunDirectory(tmp_path, resume=resume), {"part": torch.nn.Linear(1, 1)}
+        with TrainingRun(directory, collector, parts, progress=False) as run:
+            for batch in run.batches():
+                run.record(batch)
+                if run.frames == stop:
+                    break
+        return run
+
+    run_until(2 * FRAMES)
+    summary = run_until(4 * FRAMES, resume=True).summary
+    assert (summary["frames"], summary["interrupted"]) == (4 * FRAMES, False)
+    assert summary["exactness"] == "approximate"
+    assert "_Elsewhere has no env" in summary["reasons"][0]
