@@ -115,9 +115,8 @@ class TrainingLog:
         self._started = self._lapped - state["seconds"]
 
     def close(self) -> None:
-        """Closes the bar and the directory's files."""
+        """Closes the bar."""
         self._bar.close()
-        self._directory.close()
 
 
 def _mean(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -69,7 +70,7 @@ class TrainingRun:
 
     Attributes:
         frames: frames collected and recorded so far, in all.
-        total_frames: frames of the whole training, in whole batches.
+        total_frames: frames of the whole training, in whole batches; may be infinite.
         summary: what ``summary.json`` says, after leaving.
 
     Raises:
@@ -129,7 +130,9 @@ class TrainingRun:
         self.summary: dict[str, Any] = {}
         self._directory, self._collector, self._parts = directory, collector, dict(parts)
         self._size = size = collector.requested_frames_per_batch
-        self.total_frames = -(-collector.total_frames // size) * size  # the last batch is whole
+        self.total_frames = total = collector.total_frames
+        if math.isfinite(total):  # the last batch is whole
+            self.total_frames = -(-total // size) * size
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._progress = progress
         env = getattr(collector, "env", None)  # none where it is in other processes

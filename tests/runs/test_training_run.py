@@ -161,9 +161,26 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
         train(str(tmp_path), iterations=2, resume=True)
 
 
-def _collector() -> GymCollector:
+def _collector(total_frames: int = 256) -> GymCollector:
     env = make_env("InvertedPendulum-v5", num_envs=2, seed=0)
-    return GymCollector(env, gaussian_actor(4, 1), frames_per_batch=FRAMES, total_frames=256)
+    actor = gaussian_actor(4, 1)
+    return GymCollector(env, actor, frames_per_batch=FRAMES, total_frames=total_frames)
+
+
+@pytest.mark.parametrize(("total_frames", "frames"), [(150, 192), (-1, 320)])
+def test_the_last_batch_is_whole_and_a_loop_may_break(
+    tmp_path: Path, total_frames: int, frames: int
+) -> None:
+    parts = {"network": torch.nn.Linear(1, 1)}
+    with TrainingRun(
+        RunDirectory(tmp_path), _collector(total_frames), parts, progress=False
+    ) as run:
+        for batch in run.batches():
+            run.record(batch)
+            if run.frames == 320:
+                break
+    assert run.summary["frames"] == frames
+    assert [int(path.stem) for path in list_checkpoints(tmp_path / "checkpoints")] == [frames]
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
