@@ -80,17 +80,12 @@ def endless(policy: Policy, max_frames: int) -> RuntimeError:
 
 
 def _check_spaces(policy: Policy, env: EnvBase) -> None:
-    wrong = f"env_id={policy.env_id!r} is not what the policy was trained on: "
-    try:
-        acted = policy.actor(env.observation_spec.zero())
-    except (RuntimeError, ValueError) as error:
-        size = env.observation_spec["observation"].shape[-1]
-        raise ValueError(
-            f"{wrong}it does not take observations of {size} numbers ({error})"
-        ) from error
+    acted = policy.actor(env.observation_spec.zero())  # refuses observations of another size
     action, logits = acted["action"], acted.get("logits", None)
-    same = action.is_floating_point() == env.action_spec.dtype.is_floating_point
-    if same and logits is not None:
-        same = logits.shape[-1] == env.action_spec.space.n
-    if not same or action.shape != env.action_spec.shape:
-        raise ValueError(f"{wrong}its actions do not fit {env.single_action_space}")
+    same = action.shape == env.action_spec.shape
+    same &= action.is_floating_point() == env.action_spec.dtype.is_floating_point
+    if not same or (logits is not None and logits.shape[-1] != env.action_spec.space.n):
+        raise ValueError(
+            f"env_id={policy.env_id!r} is not what the policy was trained on: its actions do not fit "
+            f"{env.single_action_space}"
+        )
