@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -22,8 +21,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torchrl.modules import IndependentNormal, OneHotCategorical
 
+from amber_trl._actors import device_of
 from amber_trl.collectors._ahead import CompiledFrame
-from amber_trl.collectors._recording import NotRecordedError, Recording, same
+from amber_trl.collectors._recording import NotRecordedError, Recording, alike
 
 _logger = logging.getLogger(__name__)
 
@@ -33,10 +33,11 @@ _ROW_BY_ROW: frozenset[Any] = frozenset((Normal, Categorical, IndependentNormal,
 _INTERNALS = frozenset(vars(nn.Module()).keys() - {"training"})
 """Attributes in which every module keeps its parameters, buffers, modules and hooks."""
 
-_HOLDERS = (
-    *(list, tuple, dict, deque, np.ndarray),
-    *(random.Random, np.random.Generator, np.random.RandomState),
+_PLAIN = (
+    *(int, float, str, list, tuple, dict, deque, np.ndarray),
+    *(random.Random, np.random.Generator, np.random.RandomState, torch.Generator),
 )
+"""Types of attributes whose content is watched; of others, which object it is."""
 
 Frame = Callable[[Tensor], Sequence[Tensor]]
 
@@ -45,8 +46,8 @@ class FrameActor:
     """Calls an actor on the first frame of a batch, and repeats a recording of it on the others.
 
     On the first frame of each batch the recording must give what the actor gave, bit for bit, and
-    leave the generators as the actor left them. Otherwise the actor is recorded again, and called
-    on every frame where that does not help.
+    leave the generators as the actor left them. Where it does not, the actor is called on every
+    frame.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class FrameActor:
     ) -> None:
         self.failure: str | None = None if capture else "capture=False"
         """Why the actor is called on every frame; None if it is not."""
+        self.device = device_of(policy) or torch.device("cpu")
+        """Where the actor was at the last :meth:`begin`."""
         self._policy, self._batch_size = policy, batch_size
         self._key, self._action_key = observation_key, action_key
         self._capture, self._compile = capture, compile
@@ -72,13 +75,6 @@ class FrameActor:
         self._first: dict[NestedKey, Tensor] = {}
         self._outputs: list[NestedKey] = []
         self._records: list[Sequence[Tensor]] = []
-        self._moves_to: torch.device | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the actor's first parameter or buffer is."""
-        first = next(chain(self._policy.parameters(), self._policy.buffers()), None)
-        return torch.device("cpu") if first is None else first.device
 
     def call(self, observation: Tensor) -> dict[NestedKey, Tensor]:
         """Everything that the actor says it writes, for one frame."""
@@ -92,18 +88,25 @@ class FrameActor:
         Returns:
             The action, and the function that acts on each of the other frames.
         """
-        device = self.device
-        self._moves_to = None if device.type == "cpu" else device
-        observation = self._moved(observation)
-        before = _generators(device)
-        state = self._state()
-        first = self.call(observation)
-        self._first = {key: value.clone() for key, value in first.items()}
+        device = self.device = device_of(self._policy) or torch.device("cpu")
+        observation = observation.to(device)
+        before, state = _generators(device), self._state()
+        self._first = {key: value.clone() for key, value in self.call(observation).items()}
         frame = self._recorded(observation, before, state) if self._capture else None
+        self._outputs = list(self._first)
         if frame is None:
-            self._outputs, frame = list(first), self._called
+            frame = self._called
+        elif self._recording is not None:
+            self._outputs = self._recording.outputs
         self._records = [tuple(self._first[key] for key in self._outputs)]
-        return self._first[self._action_key], self._acting_by(frame)
+        record, action = self._records.append, self._outputs.index(self._action_key)
+
+        def act(observation: Tensor) -> Tensor:
+            outputs = frame(observation.to(device))
+            record(outputs)
+            return outputs[action]
+
+        return self._first[self._action_key], act
 
     def running(self) -> AbstractContextManager[object]:
         """What the frames after the first run in: inference mode if they repeat a recording.
@@ -123,30 +126,22 @@ class FrameActor:
             outputs[self._log_prob.key] = self._log_prob(outputs, first, self._batch_size)
         return outputs
 
-    def _acting_by(self, frame: Frame) -> Callable[[Tensor], Tensor]:
-        record, moved, moves = self._records.append, self._moved, self._moves_to is not None
-        action = self._outputs.index(self._action_key)
-
-        def act(observation: Tensor) -> Tensor:
-            outputs = frame(moved(observation) if moves else observation)
-            record(outputs)
-            return outputs[action]
-
-        return act
-
     def _called(self, observation: Tensor) -> Sequence[Tensor]:
         outputs = self.call(observation)
         # The actor may return a tensor of its own, to be overwritten by the next call.
         return tuple(outputs[key].clone() for key in self._outputs)
 
-    def _moved(self, observation: Tensor) -> Tensor:
-        return observation if self._moves_to is None else observation.to(self._moves_to)
-
     def _state(self) -> tuple[object, ...]:
         """What a call could change besides torch's generators. Its settings come first."""
-        tensors = chain(self._policy.parameters(), self._policy.buffers())
-        versions = [tensor._version for tensor in tensors]
-        return _settings(self._policy), versions, random.getstate(), _numpy_generator()
+        settings = [
+            (name, id(value) if name in _INTERNALS else _content(value))
+            for part in self._policy.modules()
+            for name, value in vars(part).items()
+        ]
+        tensors = [*self._policy.parameters(), *self._policy.buffers()]
+        forms = [(id(tensor), tensor.device, tensor.dtype, tensor.shape) for tensor in tensors]
+        generators = pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
+        return (settings, forms), [tensor._version for tensor in tensors], generators
 
     def _recorded(
         self, observation: Tensor, before: list[Tensor], state: tuple[object, ...]
@@ -166,10 +161,13 @@ class FrameActor:
                     "calling it changes its attributes, parameters or buffers, or draws Python's "
                     "or NumPy's random numbers"
                 )
-            if (frame := self._repeating(observation, before, after)) is None:
-                self._record(observation, before)
-                frame = self._repeating(observation, before, after)
+            frame = None if self._recording is None else self._recording.begin()
             if frame is None:
+                _set_generators(before, self.device)
+                omitted = None if self._log_prob is None else self._log_prob.key
+                self._recording = Recording(lambda: self.call(observation), observation, omitted)
+                frame = self._recording.begin()
+            if frame is None or not self._agrees(frame, observation, before, after):
                 raise NotRecordedError("its recorded torch calls do not give what it gives")
         except Exception as error:  # Whatever goes wrong here, calling the actor is right.
             self._recording = None
@@ -182,26 +180,6 @@ class FrameActor:
             _set_generators(after, self.device)
         return self._compiled_or(frame, observation, before, after) if self._compile else frame
 
-    def _record(self, observation: Tensor, before: list[Tensor]) -> None:
-        def call() -> dict[NestedKey, Tensor]:
-            _set_generators(before, self.device)
-            return self.call(observation)
-
-        omitted = None if self._log_prob is None else self._log_prob.key
-        self._recording = Recording(call, observation, omitted)
-        self._outputs = self._recording.outputs
-
-    def _repeating(
-        self, observation: Tensor, before: list[Tensor], after: list[Tensor]
-    ) -> Frame | None:
-        """The recorded function, if it repeats the first frame bit for bit."""
-        try:
-            frame = None if self._recording is None else self._recording.begin()
-            agrees = frame is not None and self._agrees(frame, observation, before, after, same)
-        except RuntimeError:  # The parameters have another dtype or shape by now.
-            return None
-        return frame if agrees else None
-
     def _compiled_or(
         self, frame: Frame, observation: Tensor, before: list[Tensor], after: list[Tensor]
     ) -> Frame:
@@ -212,7 +190,7 @@ class FrameActor:
                 _logger.warning("the actor has changed: it is compiled again, which takes long")
             self._compiled = CompiledFrame(self._recording, observation)
         compiled = self._compiled.begin(self._recording)
-        agrees = self._agrees(compiled, observation, before, after, _close)
+        agrees = self._agrees(compiled, observation, before, after, rtol=1e-5, atol=1e-6)
         _set_generators(after, self.device)
         if not agrees:
             _logger.warning("the compiled actor does not give what the actor gives: not used")
@@ -224,13 +202,13 @@ class FrameActor:
         observation: Tensor,
         before: list[Tensor],
         after: list[Tensor],
-        equal: Callable[[Tensor, Tensor], bool],
+        **tolerance: float,
     ) -> bool:
         """Whether a function gives the first frame's outputs and draws as many random numbers."""
         assert self._recording is not None
         _set_generators(before, self.device)
         outputs = zip(self._recording.outputs, frame(observation), strict=True)
-        same_outputs = all(equal(value, self._first[key]) for key, value in outputs)
+        same_outputs = all(alike(value, self._first[key], **tolerance) for key, value in outputs)
         return same_outputs and all(map(torch.equal, after, _generators(self.device)))
 
 
@@ -265,41 +243,22 @@ class _LogProb:
         (sample_key,) = self._module.dist_sample_keys
         needed = {key: outputs[key] for key in (*self._module.in_keys, sample_key)}
         frames = TensorDict(needed, [len(outputs[sample_key]), *batch_size])
-        together = self._evaluate(frames, sample_key)
-        last = self._evaluate(frames[-1], sample_key)
-        if same(together[0], first) and same(together[-1], last):
+        together = self._evaluate(frames)
+        if alike(together[0], first) and alike(together[-1], self._evaluate(frames[-1])):
             return together
-        return torch.stack([self._evaluate(frame, sample_key) for frame in frames.unbind(0)])
+        return torch.stack([self._evaluate(frame) for frame in frames.unbind(0)])
 
-    def _evaluate(self, frames: TensorDict, sample_key: NestedKey) -> Tensor:
+    def _evaluate(self, frames: TensorDict) -> Tensor:
+        (sample_key,) = self._module.dist_sample_keys
         value: Tensor = self._module.get_dist(frames).log_prob(frames.get(sample_key))
         return value
 
 
-def _settings(policy: nn.Module) -> list[object]:
-    """The modules' attributes, on which their code may depend, apart from tensors and modules."""
-    return [
-        (name, id(part) if name in _INTERNALS else _content(value))
-        for part in policy.modules()
-        for name, value in vars(part).items()
-    ]
-
-
 def _content(value: object) -> object:
-    """What plain values, arrays, generators and containers hold; of others, which one it is."""
-    if isinstance(value, torch.Generator):
-        return value.get_state().cpu().numpy().tobytes()
-    if isinstance(value, _HOLDERS):
-        try:
-            return pickle.dumps(value)
-        except Exception:  # It holds something that cannot be pickled, such as a lambda.
-            return id(value)
-    return value if isinstance(value, int | float | str) else id(value)
-
-
-def _numpy_generator() -> object:
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return name, np.asarray(keys).tobytes(), rest
+    try:
+        return pickle.dumps(value) if isinstance(value, _PLAIN) else id(value)
+    except Exception:  # It holds something that cannot be pickled, such as a lambda.
+        return id(value)
 
 
 def _generators(device: torch.device) -> list[Tensor]:
@@ -314,10 +273,3 @@ def _set_generators(states: Sequence[Tensor], device: torch.device) -> None:
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[1], device)
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and dtype, and the same values up to rounding."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)

@@ -32,7 +32,7 @@ class Recording:
     left out, except that random numbers are drawn as often as the actor draws them.
 
     Args:
-        call: calls the actor with the observation. It is called twice, and both must agree.
+        call: calls the actor with the observation.
         observation: the tensor that changes from frame to frame.
         omitted: an output to leave out.
 
@@ -48,16 +48,15 @@ class Recording:
     def __init__(
         self, call: Callable[[], Outputs], observation: Tensor, omitted: NestedKey | None
     ) -> None:
-        first, second = (_Recorder(observation) for _ in range(2))
-        outputs = first.record(call, omitted)
-        second.record(call, omitted)
-        if not first.agrees(second):
-            raise NotRecordedError("two calls with the same input made different torch calls")
-        self.outputs = list(outputs)
+        recorder = _Recorder(observation)
+        with recorder, _Functions():
+            outputs = call()
+        nodes = {key: recorder.node(value) for key, value in outputs.items() if key != omitted}
+        self.outputs = list(nodes)
         """Names of what :attr:`each` returns, in its order."""
-        self._constants = list(first.constants.values())
-        self._guards = list(first.guards.values())
-        self._split(first, list(outputs.values()))
+        self._constants = list(recorder.constants.values())
+        self._guards = list(recorder.guards.values())
+        self._split(recorder, list(nodes.values()))
 
     def begin(self) -> Callable[[Tensor], Sequence[Tensor]] | None:
         """Computes what is the same for all frames, from the parameters as they are now.
@@ -74,8 +73,6 @@ class Recording:
         graph, fixed = recorder.graph, recorder.fixed()
         if not fixed.issuperset(recorder.guards):
             raise NotRecordedError("it looks at the values of a tensor that differs by frame")
-        if any("by_values" in node.meta and node not in fixed for node in graph.nodes):
-            raise NotRecordedError("the shape of a result depends on the values of a tensor")
         graph.output((*outputs, *recorder.guards))
         graph.eliminate_dead_code(_is_impure)
         # Fixed nodes that outputs or the other nodes read pass from one function to the other.
@@ -117,24 +114,6 @@ class _Recorder(TorchDispatchMode):
         self._nodes = {id(observation): self.observation}
         self._alive: list[Any] = [observation]  # so that no id is used twice
 
-    def record(self, call: Callable[[], Outputs], omitted: NestedKey | None) -> dict[Any, Node]:
-        """Makes the call and returns the nodes of its outputs."""
-        with self, _Functions():
-            outputs = call()
-        return {key: self._encode(value) for key, value in outputs.items() if key != omitted}
-
-    def agrees(self, other: "_Recorder") -> bool:
-        """Whether two recordings of the same call are the same.
-
-        Numbers from elsewhere, such as another library's random numbers, differ between them, and
-        tensors made by other means than torch's operations are others each time.
-        """
-        pairs = zip(self.constants.items(), other.constants.values(), strict=False)
-        return str(self.graph) == str(other.graph) and all(
-            one is another or (_is_literal(node) and same(one, another))
-            for (node, one), another in pairs
-        )
-
     def fixed(self) -> set[Node]:
         """What does not depend on the observation, draws nothing, and is not written into."""
         fixed = set(self.constants)
@@ -152,15 +131,16 @@ class _Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        node = self.graph.call_function(func, *tree_map(self._encode, (args, named)))
-        result = func(*args, **named)
-        self._note_writes(func, args, named)
         if torch.Tag.dynamic_output_shape in func.tags and not _indexes_by_integers(func, args):
-            node.meta["by_values"] = True
+            raise NotRecordedError("the shape of a result depends on the values of a tensor")
+        node = self.graph.call_function(func, *tree_map(self.node, (args, named)))
+        result = func(*args, **named)
+        self._note_writes(func._schema.arguments, args, named)
         self._store(node, result)
         return result
 
-    def _encode(self, leaf: Any) -> Any:
+    def node(self, leaf: Any) -> Any:
+        """The node that gave a tensor; what is not a tensor stands for itself."""
         if isinstance(leaf, torch.Generator):
             raise NotRecordedError("it draws from a generator of its own")
         if not isinstance(leaf, Tensor):
@@ -172,14 +152,11 @@ class _Recorder(TorchDispatchMode):
             self._alive.append(leaf)
         return self._nodes[id(leaf)]
 
-    def _note_writes(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        given = named | {
-            a.name: value for a, value in zip(func._schema.arguments, args, strict=False)
-        }
-        for argument in func._schema.arguments:
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written = tree_leaves(given.get(argument.name))
-                self._written |= {_address(leaf) for leaf in written if isinstance(leaf, Tensor)}
+    def _note_writes(self, formal: Sequence[Any], args: tuple[Any, ...], named: Any) -> None:
+        given = named | {to.name: value for to, value in zip(formal, args, strict=False)}
+        mutable = {to.name for to in formal if to.alias_info is not None and to.alias_info.is_write}
+        written = tree_leaves([value for name, value in given.items() if name in mutable])
+        self._written |= {_address(leaf) for leaf in written if isinstance(leaf, Tensor)}
         if not self._written.isdisjoint(self._given):
             raise NotRecordedError("it writes into a tensor that it keeps, or into its input")
 
@@ -214,20 +191,15 @@ class _Functions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def alike(one: Tensor, other: Tensor, *, rtol: float = 0.0, atol: float = 0.0) -> bool:
     """Whether two tensors have the same shape, dtype and values, NaN being equal to NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return torch.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _one_hot(indices: Tensor, num_classes: int) -> Tensor:
     return (indices.unsqueeze(-1) == torch.arange(num_classes, device=indices.device)).long()
-
-
-def _is_literal(constant: Node) -> bool:
-    """Whether a tensor was written out in the actor's code, as in ``torch.tensor(0.5)``."""
-    return all(user.target is torch.ops.aten.lift_fresh.default for user in constant.users)
 
 
 def _calls(nodes: Iterable[Node]) -> list[Node]:
