@@ -132,10 +132,11 @@ def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
         episodes, iterations = (_read_table(path / f"{n}.csv") for n in ("episodes", "iterations"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a run directory: {error}") from error
-    if missing := [n for n in ("frame", "return") if n not in episodes]:
-        raise ValueError(f"{path / 'episodes.csv'} has no column {missing}")
-    if "frames" not in iterations:
-        raise ValueError(f"{path / 'iterations.csv'} has no column 'frames'")
+    needed = {"config.json": ["env_id"], "episodes.csv": ["frame", "return"]}
+    needed["iterations.csv"] = ["frames"]
+    for (file, names), found in zip(needed.items(), (config, episodes, iterations), strict=True):
+        if missing := [name for name in names if name not in found]:
+            raise ValueError(f"{path / file} has no {missing}, which every run writes")
     return LoggedRun(path, config, episodes, iterations)
 
 

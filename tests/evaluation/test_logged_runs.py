@@ -60,6 +60,9 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     (run / "episodes.csv").write_text("frame,length\n")
     with pytest.raises(ValueError, match="'return'"):
         read_run(run)
+    (run / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="env_id"):
+        read_run(run)
 
 
 def names(*configs: dict[str, Any]) -> list[str]:

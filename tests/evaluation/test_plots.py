@@ -81,6 +81,13 @@ def test_each_age_has_its_line_and_the_drop_factor_one() -> None:
     assert line.get_ydata() == pytest.approx([0.9, 0.8, 0.7, 0.6])
 
 
+def test_an_infinite_drop_factor_and_staleness_can_be_drawn(tmp_path: Path) -> None:
+    one = run()
+    columns = {"drop_factor": np.full(4, np.inf), "staleness_1": np.full(4, np.inf)}
+    endless = LoggedRun(Path(), one.config, one.episodes, {**one.iterations, **columns})
+    staleness_by_age([endless]).savefig(tmp_path / "figure.png")
+
+
 def test_plot_draws_what_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = "5,1.5,5,1,0\n", "4,1,0.1,\n8,2,0.1,0.2\n"
     for gamma in (0.9, 0.99):
