@@ -1,6 +1,8 @@
 """``amber-trl evaluate`` and ``amber-trl verify`` as they are typed."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +123,15 @@ def test_verify_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "holds no checkpoint" in capsys.readouterr().err
     assert main(["verify", str(tmp_path / "none")]) == 1
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_any_path_is_shown_on_an_ascii_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "Übung"
+    Checkpoints(run_dir / "checkpoints", {"part": torch.nn.Linear(1, 1)}).save(1, score=None)
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    assert main(["verify", str(run_dir)]) == 0
+    shown.seek(0)
+    assert "\\xdcbung" in shown.read()

@@ -124,7 +124,7 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
-        CheckpointError: the checkpoint is damaged, or holds no policy.
+        CheckpointError: the checkpoint is damaged, or does not hold a policy.
         ValueError: the file is damaged or holds something else, its policy is for another
             environment than ``env_id``, or that imports a module and ``env_id`` is None.
 
@@ -145,6 +145,8 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
     saved = read_component(path, "policy") if path.suffix == ".ckpt" else _read(path)
     try:
+        if not isinstance(saved, Mapping):
+            raise TypeError(f"it holds a {type(saved).__name__}")
         with torch.random.fork_rng(devices=[]):  # new weights are drawn, and then replaced
             actor = _build(saved["arguments"], saved["actor"])
         policy = Policy(actor, str(saved["env_id"]))
