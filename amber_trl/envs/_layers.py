@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import PassiveEnvChecker
 from gymnasium.wrappers.utils import RunningMeanStd
 
 from amber_trl.envs._mujoco import decode_data, encode_data, is_mujoco
@@ -55,10 +54,8 @@ class LayerReader:
 
     def _layer(self, layer: Any) -> dict[str, Any]:
         name = type(layer).__name__
-        if type(layer) is PassiveEnvChecker:  # it looks at the first frames only, and warns
-            return {"class": name}
-        if _saves_itself(layer):
-            self.problems += _own_reasons(layer)
+        if all(hasattr(type(layer), method) for method in ("state_dict", "load_state_dict")):
+            self.problems += getattr(layer, "inexact", ())
             own = self._plain(layer.state_dict(), f"{name}.state_dict()")
             return {"class": name, "own": own}
         attributes = {
@@ -116,20 +113,20 @@ class LayerWriter:
         """Makes a layer's attributes those of the saved one; what was not saved stays."""
         name = type(layer).__name__
         if "own" in saved:
-            if _kind(saved["own"]) != "left":
+            if saved["own"] != _LEFT:
                 layer.load_state_dict(self._decoder.decode(saved["own"]))
-            self.problems += _own_reasons(layer)
-        elif "attributes" in saved:
+            self.problems += getattr(layer, "inexact", ())
+        else:
             attributes = vars(layer)
             for key in attributes.keys() - saved["attributes"].keys() - {*_AS_MADE}:
                 del attributes[key]
             for key, plain in saved["attributes"].items():
-                if _kind(plain) != "left":
+                if plain != _LEFT:
                     current = attributes.get(key)
                     attributes[key] = self._attribute(plain, current, f"{name}.{key}")
 
     def _attribute(self, plain: Any, current: Any, path: str) -> Any:
-        kind = _kind(plain)
+        kind = plain["kind"] if isinstance(plain, Mapping) else "number"
         if kind not in ("enum", "space", "statistics", "mujoco"):
             return self._decoder.decode(plain, current)
         # What cannot be made from a file is set in what is there.
@@ -157,21 +154,9 @@ def inwards(env: Any) -> Iterator[Any]:
         yield env
 
 
-def _saves_itself(layer: Any) -> bool:
-    return hasattr(type(layer), "state_dict") and hasattr(type(layer), "load_state_dict")
-
-
-def _own_reasons(layer: Any) -> tuple[str, ...]:
-    return tuple(getattr(layer, "inexact", ()))
-
-
 def _with_parts(space: Space[Any]) -> Iterator[Space[Any]]:
     """The space and, if it is a Dict or Tuple, those that it is made of."""
     yield space
     parts = getattr(space, "spaces", ())
     for part in parts.values() if isinstance(parts, Mapping) else parts:
         yield from _with_parts(part)
-
-
-def _kind(plain: Any) -> str:
-    return plain["kind"] if isinstance(plain, Mapping) else "number"

@@ -28,9 +28,7 @@ def encode_data(data: Any) -> dict[str, Any]:
     which the model's digest stands.
     """
     model, state = _model_bytes(data.model), data.__getstate__()
-    at = state.find(model)
-    if at < 0:
-        raise RuntimeError("MuJoCo's serialised data do not contain their model: report this")
+    at = state.index(model)
     rest = np.frombuffer(state[:at] + state[at + len(model) :], dtype=np.uint8)
     digest = hashlib.sha256(model).hexdigest()
     return {"model": digest, "model_at": at, "bytes": torch.from_numpy(rest.copy())}

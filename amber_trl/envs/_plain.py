@@ -12,9 +12,7 @@ import torch
 
 _NUMBERS = (type(None), bool, int, float, str)
 _CONTAINERS = (list, tuple, deque, dict)
-_BIT_GENERATORS = {
-    name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-}
+_OLD_GENERATORS: dict[str, type] = {"Random": random.Random, "RandomState": np.random.RandomState}
 
 
 class NotPlainError(TypeError):
@@ -74,10 +72,12 @@ class Encoder:
         if type(value) is torch.Tensor and not value.requires_grad:
             return {"kind": "tensor", "value": value.clone()}
         if type(value) is np.ndarray or isinstance(value, np.generic):
-            kind = "array" if isinstance(value, np.ndarray) else "scalar"
+            kind, array = "array" if isinstance(value, np.ndarray) else "scalar", np.asarray(value)
+            if array.dtype.kind in "SU":
+                return {"kind": kind, "text": array.tolist(), "dtype": array.dtype.str}
             try:
-                return {"kind": kind, "value": torch.from_numpy(np.asarray(value).copy(order="K"))}
-            except TypeError as error:  # strings, dates, objects, another byte order
+                return {"kind": kind, "value": torch.from_numpy(array.copy(order="K"))}
+            except TypeError as error:  # dates, objects, another byte order
                 raise NotPlainError(
                     f"{path} is an array of {value.dtype}, which cannot be saved"
                 ) from error
@@ -88,7 +88,8 @@ class Encoder:
             items = self._items(enumerate(value), path)
             return {"kind": name, "items": items, "maxlen": getattr(value, "maxlen", None)}
         if (generator := _generator_name(value)) is not None:
-            state = self._encode(_generator_state(value), path)
+            old = generator in _OLD_GENERATORS
+            state = self._encode(value.__getstate__() if old else value.bit_generator.state, path)
             return {"kind": "generator", "generator": generator, "state": state}
         raise NotPlainError(f"{path} is a {name}, which cannot be saved")
 
@@ -123,7 +124,10 @@ class Decoder:
         if kind == "tensor":
             return plain["value"].clone()
         if kind in ("array", "scalar"):
-            array = plain["value"].numpy().copy(order="K")
+            if "text" in plain:
+                array = np.array(plain["text"], plain["dtype"])
+            else:
+                array = plain["value"].numpy().copy(order="K")
             return array if kind == "array" else array[()]
         if kind == "generator":
             return self._generator(plain, current)
@@ -137,11 +141,14 @@ class Decoder:
 
     def _generator(self, plain: Mapping[str, Any], current: Any) -> Any:
         name, state = plain["generator"], self.decode(plain["state"])
-        generator = current if _generator_name(current) == name else _new_generator(name)
-        if name == "Random":
-            generator.setstate(state)
-        elif name == "RandomState":
-            generator.set_state(state)
+        if _generator_name(current) == name:
+            generator = current
+        elif name in _OLD_GENERATORS:
+            generator = _OLD_GENERATORS[name]()
+        else:
+            generator = np.random.Generator(getattr(np.random, name)())
+        if name in _OLD_GENERATORS:
+            generator.__setstate__(state)
         else:
             generator.bit_generator.state = state
         return generator
@@ -149,24 +156,6 @@ class Decoder:
 
 def _generator_name(value: Any) -> str | None:
     """``Random``, ``RandomState`` or the name of a NumPy bit generator; None for other values."""
-    kind = type(value)
-    if kind is np.random.Generator:
-        name = type(value.bit_generator).__name__
-        return name if name in _BIT_GENERATORS else None
-    return kind.__name__ if kind in (random.Random, np.random.RandomState) else None
-
-
-def _generator_state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.bit_generator.state
-
-
-def _new_generator(name: str) -> Any:
-    if name == "Random":
-        return random.Random()
-    if name == "RandomState":
-        return np.random.RandomState()
-    return np.random.Generator(_BIT_GENERATORS[name]())
+    if type(value) is np.random.Generator:
+        return type(value.bit_generator).__name__
+    return next((name for name, kind in _OLD_GENERATORS.items() if type(value) is kind), None)

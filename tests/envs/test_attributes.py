@@ -54,6 +54,8 @@ def test_plain_values_keep_value_and_type(value: Any) -> None:
         np.array([1 + 2j]),
         np.array([np.nan, -0.0], np.float16),
         np.array([2**64 - 1], np.uint64),
+        np.array([["S", "FH"]]),
+        np.array([b"S", b"FH"]),
     ],
     ids=lambda array: f"{array.dtype}-{array.shape}",
 )

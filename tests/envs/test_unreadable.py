@@ -34,7 +34,7 @@ class Wind:
         (lambda: {"a": {"b": Phase.UP}}, "Holder.value['a']['b'] is a Phase"),
         (lambda: {1, 2}, "Holder.value is a set"),
         (lambda: [len, 1], "Holder.value[0] is a builtin_function_or_method"),
-        (lambda: np.array(["a"]), "Holder.value is an array of <U1"),
+        (lambda: np.array([len]), "Holder.value is an array of object"),
         (lambda: torch.zeros(1, requires_grad=True), "Holder.value is a Tensor"),
     ],
 )
