@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
 from torch import Tensor, nn
-from torchrl.data import ConsumingSampler, LazyTensorStorage, Storage
+from torchrl.data import LazyTensorStorage, Storage
 from torchrl.data.replay_buffers.samplers import Sampler
 
 from amber_trl._checks import check_integer
@@ -21,11 +21,6 @@ _REFUSED = {
     "prefetch": "prefetched minibatches would come from before a refresh",
     "dim_extend": "[E, T] batches are flattened environment by environment",
 }
-SEVERAL_WRITERS = (
-    "a MultiBatchReplayBuffer is written by one process, as the batches of several writers would "
-    "mix: leave out the multi-process collector's replay_buffer=, and extend the buffer with each "
-    "batch that the collector yields"
-)
 _PASSED = ("collate_fn", "pin_memory", "checkpointer")
 
 
@@ -76,11 +71,6 @@ def make_sampler(
 ) -> Sampler:
     """The sampler given, or that a function makes; it must fit the buffer and its filter."""
     made = sampler if isinstance(sampler, Sampler) else sampler()
-    if isinstance(made, ConsumingSampler):
-        raise ValueError(
-            "sampler of type ConsumingSampler frees single frames to be written over, so that "
-            "batches would be torn: use AdaptiveMinibatchSampler"
-        )
     if filtered and not callable(getattr(made, "set_active", None)):
         raise ValueError(
             f"sampler of type {type(made).__name__} has no set_active, so it cannot leave out what "
@@ -113,15 +103,6 @@ def check_tensordict(batch: object) -> None:
         raise TypeError(f"batch of type {type(batch).__name__}: give a TensorDict")
 
 
-def check_one_writer(batch: TensorDictBase, frames_per_batch: int) -> None:
-    """Raise if this is the single time step that a multi-process collector tries a buffer with."""
-    if batch.shape[-1:] == (1,) and batch.numel() != frames_per_batch:
-        raise ValueError(
-            f"batch of shape {list(batch.shape)}, one time step, given to a buffer of "
-            f"frames_per_batch={frames_per_batch}; if a collector gave it, {SEVERAL_WRITERS}"
-        )
-
-
 def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
     """Raise unless this is a TensorDict of ``[frames_per_batch]`` frames with some key."""
     check_tensordict(frames)
@@ -134,7 +115,8 @@ def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
         raise ValueError(
             f"batch of {len(frames)} frames given to a buffer of frames_per_batch="
             f"{frames_per_batch}: collect {frames_per_batch} frames per iteration, or build the "
-            f"buffer with frames_per_batch={len(frames)}"
+            f"buffer with frames_per_batch={len(frames)}; give no multi-process collector the "
+            "buffer as replay_buffer="
         )
     if frames.is_empty():
         raise KeyError(

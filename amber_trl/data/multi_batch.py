@@ -18,12 +18,10 @@ from torchrl.envs import Transform
 
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import (
-    SEVERAL_WRITERS,
     check_batch,
     check_divides,
     check_finite_frames,
     check_layout,
-    check_one_writer,
     check_tensordict,
     make_generator,
     make_sampler,
@@ -179,7 +177,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         batch = tensordict
         if len(self._transform):  # before time is flattened away, as an inverse may need it
             batch = self._transform.inv(tensordict.clone(False))
-        check_one_writer(batch, self.frames_per_batch)
         frames = batch.reshape(-1) if batch.ndim > 1 else batch
         check_batch(frames, self.frames_per_batch)
         if isinstance(self._sampler, MultiBatchSampler):
@@ -390,33 +387,26 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return previous
 
     def share(self, shared: bool = True) -> Self:
-        """Refused, unless ``shared`` is false: batches of several writers would mix.
+        """Raises ``TypeError`` if ``shared``: batches of several writers would mix.
 
         TorchRL's multi-process collectors call this on the ``replay_buffer=`` they are given.
-
-        Raises:
-            TypeError: if ``shared`` is true.
         """
         if shared:
-            raise TypeError(f"share() refused: {SEVERAL_WRITERS}")
+            raise TypeError(
+                "share() refused, as the batches of several writers would mix: leave out the "
+                "multi-process collector's replay_buffer=, and extend the buffer with each batch "
+                "that the collector yields"
+            )
         sharing: Self = super().share(shared)
         return sharing
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Any:
-        """Append a transform of minibatches, as in any TorchRL buffer.
-
-        Raises:
-            TypeError: if it is a staleness filter, which is given as ``staleness=``.
-        """
+        """As in any TorchRL buffer, but a staleness filter raises ``TypeError``."""
         refuse_filter(transform)
         return super().append_transform(transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Any:
-        """Insert a transform of minibatches, as in any TorchRL buffer.
-
-        Raises:
-            TypeError: if it is a staleness filter, which is given as ``staleness=``.
-        """
+        """As in any TorchRL buffer, but a staleness filter raises ``TypeError``."""
         refuse_filter(transform)
         return super().insert_transform(index, transform, invert=invert)
 

@@ -55,7 +55,6 @@ class MultiBatchSampler(Sampler):
     def __init__(self, frames_per_batch: int) -> None:
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
         self._active: tuple[int, ...] | None = None
-        self._mask_length: int | None = None
         self._batch_size = 0
         self.discard_epoch()
 
@@ -77,12 +76,9 @@ class MultiBatchSampler(Sampler):
         Raises:
             TypeError: if a slot is not an integer.
             ValueError: if no slot is in use, a number is negative or repeated, or a tensor is not
-                one-dimensional. A mask of another number of batches than stored raises when
-                sampling.
+                one-dimensional.
         """
         self._active = None if slots is None else _slot_numbers(slots)
-        is_mask = isinstance(slots, Tensor) and slots.dtype == torch.bool
-        self._mask_length = len(slots) if slots is not None and is_mask else None
         self.discard_epoch()
 
     @property
@@ -116,8 +112,7 @@ class MultiBatchSampler(Sampler):
         Raises:
             RuntimeError: if the storage is empty, or holds a part of a batch.
             ValueError: if ``batch_size`` does not divide ``frames_per_batch``, changes in the
-                middle of an epoch, an active slot is not stored, or the mask of active slots is of
-                another number of batches.
+                middle of an epoch, or an active slot is not stored.
         """
         if self._epoch is None or self._position == len(self._epoch):
             self._epoch = self._new_epoch(storage, batch_size)
@@ -134,13 +129,6 @@ class MultiBatchSampler(Sampler):
         self._ran_out = self._remaining_batches == 0
         return index, {}
 
-    def can_sample(self, storage: Storage, batch_size: int) -> bool:
-        """Whether :meth:`sample` takes this ``batch_size`` now; TorchRL's buffers ask this."""
-        running = self._epoch is not None and self._position < len(self._epoch)
-        fits = batch_size == self._batch_size if running else True
-        whole = batch_size > 0 and self.frames_per_batch % batch_size == 0
-        return super().can_sample(storage, batch_size) and fits and whole
-
     def check_shape(self, shape: torch.Size) -> None:
         """Raise ``ValueError`` if this sampler cannot serve batches of this shape, ``[E, T]``.
 
@@ -150,15 +138,7 @@ class MultiBatchSampler(Sampler):
     def epoch(self, storage: Storage, batch_size: int) -> Tensor:
         """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
 
-        Args:
-            storage: as in :meth:`sample`.
-            batch_size: as in :meth:`sample`.
-
-        Returns:
-            ``int64`` ``[minibatches, rows]``.
-
-        Raises:
-            RuntimeError, ValueError: as :meth:`sample` does.
+        Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``.
         """
         self.discard_epoch()
         return self._new_epoch(storage, batch_size)
@@ -175,11 +155,6 @@ class MultiBatchSampler(Sampler):
             )
         check_divides("batch_size", batch_size, self.frames_per_batch)
         stored = rows // self.frames_per_batch
-        if self._mask_length not in (None, stored):
-            raise ValueError(
-                f"active slots by a mask of {self._mask_length} while {stored} batches are stored: "
-                f"call set_active with a mask of {stored}, or with slot numbers"
-            )
         slots = range(stored) if self._active is None else self._active
         if slots[-1] >= stored:
             raise ValueError(
@@ -193,7 +168,7 @@ class MultiBatchSampler(Sampler):
         self.set_active(None)
 
     def add(self, index: int) -> None:
-        """Make every stored batch active and discard the epoch, as a row was written."""
+        """As :meth:`extend`, for one row."""
         self.set_active(None)
 
     @property
@@ -232,7 +207,6 @@ class MultiBatchSampler(Sampler):
             )
         active, epoch = state_dict["active"], state_dict["epoch"]
         self._active = None if active is None else tuple(active)
-        self._mask_length = None
         self._epoch = None if epoch is None else epoch.clone()
         self._position = state_dict["position"]
         self._batch_size = state_dict["batch_size"]

@@ -103,19 +103,11 @@ class MultiBatchWriter(RoundRobinWriter):
         return super().extend(data)
 
     def add(self, data: Any) -> int:
-        """Refused: a single row is not a batch.
-
-        Raises:
-            TypeError: always.
-        """
+        """Raises ``TypeError``: a single row is not a batch."""
         raise TypeError("MultiBatchWriter writes whole batches: use extend, not add")
 
     def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
-        """Refused: rows written one by one would tear batches.
-
-        Raises:
-            TypeError: always.
-        """
+        """Raises ``TypeError``: rows written one by one would tear batches."""
         raise TypeError(
             "MultiBatchWriter writes whole batches, not single rows: leave out "
             "consume_after_n_samples= and ConsumingSampler, or use TorchRL's own writer"
@@ -129,11 +121,7 @@ class MultiBatchWriter(RoundRobinWriter):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
-
-        Raises:
-            ValueError: if it is of a buffer of another size.
-        """
+        """Restore :meth:`state_dict`; one of a buffer of another size raises ``ValueError``."""
         self.check_state(state_dict)
         super().load_state_dict(state_dict)
 

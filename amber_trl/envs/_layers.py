@@ -44,8 +44,6 @@ class LayerReader:
     def __init__(self, groups: list[list[Any]]) -> None:
         self.problems: list[str] = []
         """What cannot be saved, and why."""
-        self.models: list[str] = []
-        """Digests of MuJoCo's models, in the order of reading."""
         self._encoder = Encoder()
         self._known = {id(layer) for group in groups for layer in chain(*map(inwards, group))}
         self.groups = [[self._layer(layer) for layer in group] for group in groups]
@@ -76,9 +74,7 @@ class LayerReader:
         if type(value) is RunningMeanStd:
             return {"kind": "statistics", "attributes": self._plain(vars(value), path)}
         if is_mujoco(value, "MjData"):
-            data = encode_data(value)
-            self.models.append(data["model"])
-            return {"kind": "mujoco", **data}
+            return {"kind": "mujoco", **encode_data(value)}
         return self._plain(value, path)
 
     def _plain(self, value: Any, path: str) -> Any:

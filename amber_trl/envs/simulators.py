@@ -23,24 +23,22 @@ class SimulatorState:
     same actions its next frames, resets included, are those of the saved environment.
 
     The state holds the attributes of each copy and of each of its Gymnasium wrappers: numbers,
-    strings, arrays, tensors, generators (those of spaces, too), enumerations, running statistics,
-    and lists, tuples, deques and dicts of plain values. It holds all of MuJoCo's data, since some
-    tasks read before a step what the step before left there. The world of a Box2D task cannot be
-    read. Environments of :func:`make_env` start each episode in a new world and record its actions,
-    and loading plays the running episode again.
+    text, arrays, tensors, generators (those of spaces, too), enumerations, running statistics, and
+    lists, tuples, deques and dicts of these; and all of MuJoCo's data, as some tasks read before a
+    step what the step before left there. The world of a Box2D task cannot be read: environments of
+    :func:`make_env` record each episode's actions, and loading plays the running episode again.
 
-    Functions, classes and modules are configuration and are not saved, whatever they refer to. Any
-    other attribute that is not plain, such as an object of a class of your own, is not saved
-    either, and :attr:`inexact` names it. The same goes for an array that shows memory of another,
-    and for simulators in other processes. A wrapper or environment with such state can define
-    ``state_dict``, of plain values, and ``load_state_dict``; these are then used instead of its
-    attributes. If it has an ``inexact`` of its own, that is named too. State in a module or class
-    is not seen. The global generators of Python, NumPy and torch are the caller's to save.
+    Functions, classes, modules and MuJoCo's models are configuration and are not saved. Neither is
+    any other attribute, such as an object of a class of your own, but :attr:`inexact` names it. It
+    names an array that shows memory of another, too, and simulators in other processes. A wrapper
+    or environment with such state can define ``state_dict``, of plain values, and
+    ``load_state_dict``, which are then used instead of its attributes; if it has an ``inexact`` of
+    its own, that is named too. State in a module or class is not seen. The global generators of
+    Python, NumPy and torch are the caller's to save.
 
-    The state is made of tensors, numbers, strings, lists and dicts, for
-    ``torch.load(weights_only=True)``. It shares no memory with the simulators. A copy of a MuJoCo
-    task takes about 0.2 MB, a copy of a Box2D task as much as its episode's actions. Reading draws
-    from no generator. ``torchrl.collectors.Collector`` saves none of this.
+    The state is for ``torch.load(weights_only=True)`` and shares no memory with the simulators. A
+    copy of a MuJoCo task takes about 0.2 MB, a copy of a Box2D task as much as its episode's
+    actions. Reading draws from no generator. ``torchrl.collectors.Collector`` saves none of this.
 
     Args:
         env: a ``GymWrapper`` or ``GymEnv`` over one Gymnasium environment or a ``SyncVectorEnv``,
@@ -57,9 +55,7 @@ class SimulatorState:
     """
 
     def __init__(self, env: EnvBase) -> None:
-        self._groups, self._unread = _find(env)
-        self._lost: list[str] = []
-        self._models = LayerReader(self._groups).models
+        self._groups, self._lost = _find(env)
 
     @property
     def inexact(self) -> tuple[str, ...]:
@@ -92,12 +88,7 @@ class SimulatorState:
         self._lost = [*state["inexact"], *writer.problems]
 
     def _reasons(self, found: LayerReader) -> list[str]:
-        changed = [
-            f"the MuJoCo model of copy {number} has changed, and only its data are saved"
-            for number, (old, new) in enumerate(zip(self._models, found.models, strict=False))
-            if old != new
-        ]
-        return list(dict.fromkeys([*self._lost, *self._unread, *found.problems, *changed]))
+        return list(dict.fromkeys([*self._lost, *found.problems]))
 
 
 def _find(env: EnvBase) -> tuple[list[list[Any]], list[str]]:
@@ -113,26 +104,17 @@ def _find(env: EnvBase) -> tuple[list[list[Any]], list[str]]:
 
 def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
     """The wrappers and the environment in them; those inside a replay are its own business."""
-    layers: list[gym.Env[Any, Any]] = []
-    for layer in inwards(env):
-        layers.append(layer)
-        if isinstance(layer, EpisodeReplay):
-            break
-    return layers
+    layers = list(inwards(env))
+    replays = [index for index, layer in enumerate(layers) if isinstance(layer, EpisodeReplay)]
+    return layers[: replays[0] + 1] if replays else layers
 
 
 def _check_same(groups: list[list[Any]], saved: list[list[Any]]) -> None:
-    found_copies, saved_copies = len(groups) - 1, len(saved) - 1
-    if found_copies != saved_copies:
+    ours = ["<".join(type(layer).__name__ for layer in group) for group in groups]
+    theirs = ["<".join(layer["class"] for layer in group) for group in saved]
+    if ours != theirs:
         raise ValueError(
-            f"the state is of {saved_copies} copies, and the environment has {found_copies}: make "
-            f"it with num_envs={saved_copies}"
+            f"the state is of {len(theirs) - 1} copies, {theirs[-1:]}, and the environment has "
+            f"{len(ours) - 1}, {ours[-1:]}: make it with the saved env_id, num_envs, wrappers and "
+            "max_episode_steps"
         )
-    for group, saved_group in zip(groups, saved, strict=True):
-        ours = "<".join(type(layer).__name__ for layer in group)
-        theirs = "<".join(layer["class"] for layer in saved_group)
-        if ours != theirs:
-            raise ValueError(
-                f"the state is of {theirs}, and the environment is {ours}: make it with the saved "
-                "env_id, wrappers and max_episode_steps"
-            )

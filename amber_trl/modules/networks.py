@@ -1,13 +1,14 @@
 """Actor and critic networks of the AMBER paper's baseline, as TorchRL modules."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from tensordict.nn import InteractionType, TensorDictModule
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Distribution
+from torch.nn.utils import skip_init
 from torchrl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, ValueOperator
 
 from amber_trl._checks import check_integer
@@ -75,13 +76,10 @@ def gaussian_actor(
     """
     check_integer("action_size", action_size)
     mean = _network(observation_size, action_size, 0.01, hidden_sizes, normalizer, dtype, device)
-    network = _GaussianNetwork(mean, action_size)
-    return ProbabilisticActor(
-        TensorDictModule(network, in_keys=[in_key], out_keys=["loc", "scale"]),
-        in_keys=["loc", "scale"],
-        distribution_class=IndependentNormal,
-        **_sampling(action_key, log_prob_key),
+    module = TensorDictModule(
+        _GaussianNetwork(mean, action_size), in_keys=[in_key], out_keys=["loc", "scale"]
     )
+    return _actor(module, IndependentNormal, action_key, log_prob_key)
 
 
 def categorical_actor(
@@ -112,16 +110,15 @@ def categorical_actor(
     Args:
         observation_size: length of an observation, at least 1.
         num_actions: number of actions, at least 1.
-        normalizer: as in :func:`gaussian_actor`.
-        hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
+        normalizer: this and all below but ``one_hot`` as in :func:`gaussian_actor`.
+        hidden_sizes: widths of the hidden layers.
         in_key: where observations are read.
         action_key: where the action is written.
-        log_prob_key: where its log-probability is written; default: TorchRL's name for the
-            action key, such as ``action_log_prob``.
+        log_prob_key: where its log-probability is written.
         one_hot: writes actions one-hot, as a ``GymEnv`` expects them by default, instead of as
             integers, which :func:`amber_trl.envs.make_env` expects.
-        dtype: floating dtype of the network; default: the normaliser's, or else torch's default.
-        device: device of the network; default: the normaliser's, or else torch's default.
+        dtype: of the network.
+        device: of the network.
 
     Returns:
         A ``torchrl.modules.ProbabilisticActor`` over ``Categorical`` or ``OneHotCategorical``.
@@ -140,12 +137,9 @@ def categorical_actor(
     """
     check_integer("num_actions", num_actions)
     network = _network(observation_size, num_actions, 0.01, hidden_sizes, normalizer, dtype, device)
-    return ProbabilisticActor(
-        TensorDictModule(network, in_keys=[in_key], out_keys=["logits"]),
-        in_keys=["logits"],
-        distribution_class=OneHotCategorical if one_hot else Categorical,
-        **_sampling(action_key, log_prob_key),
-    )
+    module = TensorDictModule(network, in_keys=[in_key], out_keys=["logits"])
+    distribution = OneHotCategorical if one_hot else Categorical
+    return _actor(module, distribution, action_key, log_prob_key)
 
 
 def value_critic(
@@ -160,21 +154,20 @@ def value_critic(
 ) -> ValueOperator:
     """Builds a state-value network, which shares no weight with the actor.
 
-    It is a tanh network initialised as in the baseline of the AMBER paper (arXiv 1710.04423;
-    OpenAI baselines' ppo1): Gaussian weights scaled to norm 1 per output unit, in the last layer
-    too, and biases 0.
+    It is a tanh network initialised as that of :func:`gaussian_actor`, but with weights of norm 1
+    per output unit in the last layer too.
 
     Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype) and writes ``out_key``
     (``[*batch, 1]``, in units of the return).
 
     Args:
         observation_size: length of an observation, at least 1.
-        normalizer: as in :func:`gaussian_actor`; give both the same object.
-        hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
+        normalizer: this and all below but ``out_key`` as in :func:`gaussian_actor`.
+        hidden_sizes: widths of the hidden layers.
         in_key: where observations are read.
         out_key: where the value is written.
-        dtype: floating dtype of the network; default: the normaliser's, or else torch's default.
-        device: device of the network; default: the normaliser's, or else torch's default.
+        dtype: of the network.
+        device: of the network.
 
     Returns:
         A ``torchrl.modules.ValueOperator``.
@@ -256,8 +249,8 @@ def _linear(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> nn.Linear:
-    layer = nn.Linear(fan_in, fan_out, dtype=dtype, device="meta")
-    layer.to_empty(device=torch.get_default_device() if device is None else torch.device(device))
+    device = torch.get_default_device() if device is None else device
+    layer = skip_init(nn.Linear, fan_in, fan_out, dtype=dtype, device=device)
     # Always float64 on the CPU: one seed gives one network, whatever its dtype and device.
     weight = torch.randn(fan_out, fan_in, dtype=torch.float64, device="cpu")
     weight *= norm / weight.norm(dim=1, keepdim=True)
@@ -293,12 +286,19 @@ def _follow(
     return normalizer.dtype, here
 
 
-def _sampling(action_key: NestedKey, log_prob_key: NestedKey | None) -> dict[str, Any]:
-    """Arguments that make an actor sample and record its log-probability."""
+def _actor(
+    module: TensorDictModule,
+    distribution: type[Distribution],
+    action_key: NestedKey,
+    log_prob_key: NestedKey | None,
+) -> ProbabilisticActor:
     named = {} if log_prob_key is None else {"log_prob_key": log_prob_key}
-    return {
-        "out_keys": [action_key],
-        "return_log_prob": True,
-        "default_interaction_type": InteractionType.RANDOM,
+    return ProbabilisticActor(
+        module,
+        in_keys=module.out_keys,
+        out_keys=[action_key],
+        distribution_class=distribution,
+        return_log_prob=True,
+        default_interaction_type=InteractionType.RANDOM,
         **named,
-    }
+    )

@@ -258,14 +258,6 @@ def test_staleness_is_a_filter(staleness: Callable[[], Any]) -> None:
         make_replay(staleness=staleness())
 
 
-@pytest.mark.parametrize("made", [ConsumingSampler(), ConsumingSampler])
-def test_a_sampler_that_frees_single_frames_is_refused(made: Any) -> None:
-    with pytest.raises(ValueError, match="ConsumingSampler"):
-        make_replay(sampler=made)
-    with pytest.raises(ValueError, match="ConsumingSampler"):
-        make_replay(0).set_sampler(ConsumingSampler())
-
-
 @pytest.mark.parametrize(
     "consuming", [{"consume_after_n_samples": 1}, {"sampler": ConsumingSampler()}]
 )
