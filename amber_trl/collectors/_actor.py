@@ -217,6 +217,7 @@ class _LogProb:
 
     def __init__(self, module: ProbabilisticTensorDictModule) -> None:
         self._module = module
+        self._sample_key: NestedKey = module.dist_sample_keys[0]
         self.key: NestedKey = module.log_prob_key
 
     @classmethod
@@ -240,17 +241,15 @@ class _LogProb:
         self, outputs: dict[NestedKey, Tensor], first: Tensor, batch_size: torch.Size
     ) -> Tensor:
         """Evaluates all frames at once, or one by one where that is not the same to the bit."""
-        (sample_key,) = self._module.dist_sample_keys
-        needed = {key: outputs[key] for key in (*self._module.in_keys, sample_key)}
-        frames = TensorDict(needed, [len(outputs[sample_key]), *batch_size])
+        needed = {key: outputs[key] for key in (*self._module.in_keys, self._sample_key)}
+        frames = TensorDict(needed, [len(outputs[self._sample_key]), *batch_size])
         together = self._evaluate(frames)
         if alike(together[0], first) and alike(together[-1], self._evaluate(frames[-1])):
             return together
         return torch.stack([self._evaluate(frame) for frame in frames.unbind(0)])
 
     def _evaluate(self, frames: TensorDict) -> Tensor:
-        (sample_key,) = self._module.dist_sample_keys
-        value: Tensor = self._module.get_dist(frames).log_prob(frames.get(sample_key))
+        value: Tensor = self._module.get_dist(frames).log_prob(frames.get(self._sample_key))
         return value
 
 

@@ -17,8 +17,8 @@ class TrajectoryIds:
 
     def renew(self) -> None:
         """Starts a new trajectory in every environment."""
-        for index in range(len(self.current)):
-            self._start(index)
+        self.current = self.next + torch.arange(len(self.current))
+        self.next += len(self.current)
 
     def over(self, frames: int, ends: Iterable[tuple[int, int]]) -> Tensor:
         """The ids of a batch's frames, int64 ``[frames, envs]``.
@@ -29,13 +29,9 @@ class TrajectoryIds:
         """
         ids = self.current.repeat(frames, 1)
         for frame, index in ends:
-            self._start(index)
-            ids[frame + 1 :, index] = self.current[index]
+            ids[frame + 1 :, index] = self.current[index] = self.next
+            self.next += 1
         return ids
-
-    def _start(self, index: int) -> None:
-        self.current[index] = self.next
-        self.next += 1
 
 
 def make_batch(
@@ -63,19 +59,17 @@ def make_batch(
     def laid_out(tensor: Tensor) -> Tensor:
         return envs_first(tensor if batch_size else tensor.squeeze(1))
 
-    start = {key: laid_out(value) for key, value in before.items()}
     end = {key: laid_out(value) for key, value in after.items()}
     end["reward"] = end["reward"].to(reward_dtype)
     end["done"] = end["terminated"] | end["truncated"]
     for key in ("reward", "done", "terminated", "truncated"):
         end[key] = end[key].unsqueeze(-1)
     never = {key: torch.zeros_like(end[key]) for key in ("done", "terminated", "truncated")}
-    outputs = {key: envs_first(value.cpu()) for key, value in written.items()}
     return TensorDict(
         {
-            **start,
+            **{key: laid_out(value) for key, value in before.items()},
             **never,
-            **outputs,
+            **{key: envs_first(value.cpu()) for key, value in written.items()},
             "next": end,
             "collector": {"traj_ids": laid_out(traj_ids)},
         },

@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase, GymEnv, GymWrapper
 
+from amber_trl._checks import check_integer
 from amber_trl.envs import SyncGymWrapper
 
 WAY_OUT = "collect with torchrl.collectors.Collector instead"
@@ -27,28 +28,22 @@ def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
             "a gymnasium.Env, or over a gymnasium.vector.SyncVectorEnv with "
             f"autoreset_mode=AutoresetMode.DISABLED, is supported, without transforms: {WAY_OUT}"
         )
-    if env.device is not None and env.device.type != "cpu":
-        raise ValueError(
-            f"the environment's device is {env.device}: build it with device='cpu' or None, "
-            "and let storing_device move the batches"
-        )
-    if env.wrapper_frame_skip != 1:
-        raise ValueError(f"frame_skip={env.wrapper_frame_skip} is not supported: {WAY_OUT}")
-    if env.info_dict_reader:
-        raise ValueError(f"the environment records infos, which is not supported: {WAY_OUT}")
-    space = found.observation_space
-    if not isinstance(space, Box):
-        raise TypeError(
-            f"the observation space is {space}, but only Box is supported: "
-            f"wrap the environment in gymnasium.wrappers.FlattenObservation, or {WAY_OUT}"
-        )
-    reward_shape = (*env.batch_size, 1)
-    if len(env.action_keys) != 1 or env.reward_spec.shape != reward_shape:
-        raise TypeError(
-            f"the environment has the action keys {env.action_keys} and rewards of shape "
-            f"{list(env.reward_spec.shape)}, but one action key and {list(reward_shape)} are "
-            f"needed: {WAY_OUT}"
-        )
+    space, reward_shape = found.observation_space, env.reward_spec.shape
+    given_and_needed = {
+        f"device={env.device}": env.device is None or env.device.type == "cpu",
+        f"frame_skip={env.wrapper_frame_skip}": env.wrapper_frame_skip == 1,
+        "info readers": not env.info_dict_reader,
+        f"the observation space {space}": isinstance(space, Box),
+        f"the action keys {env.action_keys}": len(env.action_keys) == 1,
+        f"rewards of shape {list(reward_shape)}": reward_shape == (*env.batch_size, 1),
+    }
+    for given, fits in given_and_needed.items():
+        if not fits:
+            raise ValueError(
+                f"create_env_fn gives an environment with {given}, but it needs device='cpu' or "
+                "None, frame_skip=1, no info reader, a Box of observations (see "
+                f"gymnasium.wrappers.FlattenObservation), one action key and one reward: {WAY_OUT}"
+            )
     return found
 
 
@@ -59,7 +54,6 @@ def check_policy(policy: object, env: EnvBase) -> None:
             f"policy is a {type(policy).__name__}, not a tensordict.nn.TensorDictModuleBase: wrap "
             "it in a tensordict.nn.TensorDictModule with in_keys and out_keys"
         )
-    given = {*env.observation_spec.keys(True, True), *env.reward_keys, *env.done_keys}
     (observed,) = env.observation_spec.keys(True, True)
     if unknown := [key for key in policy.in_keys if key != observed]:
         raise ValueError(
@@ -72,18 +66,14 @@ def check_policy(policy: object, env: EnvBase) -> None:
             f"policy writes {sorted(map(str, written))}, but not the action {env.action_key!r}: "
             "name it so in out_keys"
         )
-    paths = {key: (key,) if isinstance(key, str) else key for key in written}
+    given = {*env.observation_spec.keys(True, True), *env.reward_keys, *env.done_keys}
     reserved = given | {"next", "collector"}
-    if clash := [key for key, path in paths.items() if key in reserved or path[0] in reserved]:
+    paths = [(key,) if isinstance(key, str) else key for key in written]
+    if clash := [p for p in paths if p[0] in reserved or any(part[0] == "_" for part in p)]:
         raise ValueError(
-            f"policy writes {clash}, which are the environment's or the next frame's: rename them "
-            f"in out_keys; for a recurrent actor, {WAY_OUT}"
-        )
-    if private := [key for key, path in paths.items() if any(p.startswith("_") for p in path)]:
-        raise ValueError(
-            f"policy writes {private}: by private keys modules carry state from frame to frame, as "
-            f"OrnsteinUhlenbeckProcessModule does, which is not supported; {WAY_OUT}, or rename "
-            "them in out_keys if they are results"
+            f"policy writes {clash}, but the environment's keys, the next frame's, and private "
+            "ones, by which modules carry state from frame to frame, are not supported: rename "
+            f"them in out_keys; for a recurrent actor or correlated noise, {WAY_OUT}"
         )
 
 
@@ -97,32 +87,22 @@ def check_action(action: Tensor, env: EnvBase) -> None:
         )
 
 
-def check_frames(frames_per_batch: int, total_frames: int, num_envs: int) -> None:
-    """Refuses counts that are not integers, out of range, or no multiple of the environments."""
-    for name, value in (("frames_per_batch", frames_per_batch), ("total_frames", total_frames)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
-    if frames_per_batch < 1 or frames_per_batch % num_envs:
-        nearest = -(-max(frames_per_batch, 1) // num_envs) * num_envs
+def check_frames(frames_per_batch: int, num_envs: int) -> None:
+    """Refuses a number of frames that is not a multiple of the environments."""
+    frames = check_integer("frames_per_batch", frames_per_batch)
+    if frames % num_envs:
         raise ValueError(
-            f"frames_per_batch={frames_per_batch} is given for {num_envs} environments: it must "
-            f"be a multiple of their number, such as {nearest}"
+            f"frames_per_batch={frames} is given for {num_envs} environments: it must be a "
+            f"multiple of their number, such as {frames + -frames % num_envs}"
         )
-    if total_frames < -1:
-        raise ValueError(f"total_frames={total_frames} must be at least 0, or -1 for no end")
 
 
-def check_compilation(compile_policy: bool, capture: bool, policy_device: torch.device) -> None:
+def check_compilation(capture: bool, device: torch.device) -> None:
     """Refuses to compile what is not recorded, or not on the CPU."""
-    if compile_policy and not capture:
+    if not capture or device.type != "cpu":
         raise ValueError(
-            "compile_policy=True is given with capture=False, without which there is nothing to "
-            "compile: leave out one of the two"
-        )
-    if compile_policy and policy_device.type != "cpu":
-        raise ValueError(
-            f"compile_policy=True is given with an actor on {policy_device}, but it compiles for "
-            "the CPU only: leave it out"
+            f"compile_policy=True is given with capture={capture} and an actor on {device}, but "
+            "only recorded actors on the CPU are compiled: leave it out"
         )
 
 

@@ -23,8 +23,7 @@ _NUMBERS = (float, int, np.number, np.bool_)
 class Environments:
     """The Gymnasium environments of a collector, and the batch being written.
 
-    It steps them itself: one, or those inside a ``SyncVectorEnv``. The vector environment only
-    resets them, and stays as if it had stepped them itself.
+    It steps and resets them itself: one, or those inside a ``SyncVectorEnv``.
 
     Args:
         env: the TorchRL environment, for its specs.
@@ -43,13 +42,14 @@ class Environments:
         """What the environments show now, ``[envs, ...]``: the next batch's first frame."""
         self.ends: list[tuple[int, int]] = []
         """Frame and environment of each episode's end in the batch."""
-        self._env = gym_env
-        self._vector = gym_env if isinstance(gym_env, SyncVectorEnv) else None
-        self._envs: list[Any] = [gym_env] if self._vector is None else list(self._vector.envs)
+        vector = isinstance(gym_env, SyncVectorEnv)
+        self._envs: list[Any] = list(gym_env.envs) if vector else [gym_env]
 
-    def reset(self, *, seed: int | None = None, mask: Array | None = None) -> None:
-        """Resets all environments, or those of a boolean mask, and refreshes ``carry``."""
-        self._reset_into(self.carry.numpy(), mask, seed)
+    def reset(self, seed: int | None = None) -> None:
+        """Resets all environments, with ``seed`` and those that follow it if it is given."""
+        for index in range(self.num_envs):
+            own_seed = None if seed is None else seed + index
+            self._reset_one(index, self.carry.numpy(), own_seed)
 
     def start(self, frames: int) -> None:
         """Makes room for a batch; its first frame is what ``carry`` holds."""
@@ -69,30 +69,29 @@ class Environments:
 
     def step(self, frame: int, actions: Iterable[Any]) -> None:
         """Takes a step in every environment, and resets those whose episode is over."""
-        array, rewards, shape, after = self._array, self._rewards, self.shape, frame + 1
+        row, rewards, shape = self._array[frame + 1], self._rewards[frame], self.shape
         over: list[int] = []
         for index, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             observation, reward, terminated, truncated, _ = step(action)
             # NumPy would broadcast another shape, and turn None into NaN.
             if getattr(observation, "shape", None) != shape:
-                _check_observation(observation, shape)
+                self._check(observation)
             if not isinstance(reward, _NUMBERS):
                 reward = _number("reward", reward)
-            array[after, index] = observation
-            rewards[frame, index] = reward
+            row[index] = observation
+            rewards[index] = reward
             if terminated is not False or truncated is not False:
-                self._terminated[frame, index] = terminated = _flag("terminated", terminated)
-                self._truncated[frame, index] = truncated = _flag("truncated", truncated)
-                if terminated or truncated:
+                flags = (_number("terminated", terminated), _number("truncated", truncated))
+                self._terminated[frame, index], self._truncated[frame, index] = flags
+                if any(flags):
                     over.append(index)
-        if over:
-            self._restart(frame, over)
+        for index in over:
+            self.ends.append((frame, index))
+            self._finals.append(np.array(row[index]))
+            self._reset_one(index, row)
 
     def finish(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What the batch's frames start from and lead to, each ``[frames, envs, ...]``."""
-        if self._vector is not None:
-            # What a partial reset by others would return for the ones it does not reset.
-            self._vector._env_obs = list(self._array[-1].copy())
         after = self._seen[1:].clone()
         for end, final in zip(self.ends, self._finals, strict=True):
             after[end] = torch.from_numpy(final)
@@ -119,24 +118,17 @@ class Environments:
         rows = torch.zeros(frames, -(-size // unit) * unit, dtype=dtype)
         return rows[:, :size].view(frames, self.num_envs, *self.shape)
 
-    def _restart(self, frame: int, over: list[int]) -> None:
-        row = self._array[frame + 1]
-        self.ends += [(frame, index) for index in over]
-        self._finals += [np.array(row[index]) for index in over]
-        mask = np.zeros(self.num_envs, dtype=np.bool_)
-        mask[over] = True
-        self._reset_into(row, mask, None)
+    def _reset_one(self, index: int, row: Array, seed: int | None = None) -> None:
+        observation, _ = self._envs[index].reset(seed=seed)
+        self._check(observation)
+        row[index] = observation
 
-    def _reset_into(self, rows: Array, mask: Array | None, seed: int | None) -> None:
-        if self._vector is None:
-            observation, _ = self._env.reset(seed=seed)
-            _check_observation(observation, self.shape)
-            rows[0] = observation
-            return
-        options = {} if mask is None else {"options": {"reset_mask": mask}}
-        observations, _ = self._vector.reset(seed=seed, **options)
-        chosen = slice(None) if mask is None else mask
-        rows[chosen] = observations[chosen]
+    def _check(self, observation: Any) -> None:
+        if np.shape(observation) != self.shape:
+            raise ValueError(
+                f"the environment returned an observation of shape {np.shape(observation)}, but "
+                f"its observation space says {self.shape}: correct the environment or its space"
+            )
 
 
 def action_reader(env: EnvBase, action_space: Space[Any]) -> Callable[[Tensor], Iterable[Any]]:
@@ -145,29 +137,16 @@ def action_reader(env: EnvBase, action_space: Space[Any]) -> Callable[[Tensor], 
     Its arrays share no memory with the tensor, so that no environment can change a record.
     """
     spec = env.full_action_spec[env.action_key]
-    if type(spec) in (BoundedContinuous, UnboundedContinuous):
+    as_it_is = type(spec) in (BoundedContinuous, UnboundedContinuous)
 
-        def read(action: Tensor) -> Array:
-            return action.cpu().numpy().copy()
-
-    else:
-
-        def read(action: Tensor) -> Array:
-            return np.array(spec.to_numpy(action, safe=False))
+    def read(action: Tensor) -> Array:
+        return np.array(action.cpu().numpy() if as_it_is else spec.to_numpy(action, safe=False))
 
     if env.batch_size:
         return read
     if isinstance(action_space, Discrete):
         return lambda action: (int(read(action)),)
     return lambda action: (read(action),)
-
-
-def _check_observation(observation: Any, expected: tuple[int, ...]) -> None:
-    if np.shape(observation) != expected:
-        raise ValueError(
-            f"the environment returned an observation of shape {np.shape(observation)}, but its "
-            f"observation space says {expected}: correct the environment or its space"
-        )
 
 
 def _number(name: str, value: Any) -> float:
@@ -177,7 +156,3 @@ def _number(name: str, value: Any) -> float:
             "wrap it in an environment that returns one"
         )
     return float(found.item())
-
-
-def _flag(name: str, value: Any) -> bool:
-    return bool(value if isinstance(value, bool | np.bool_) else _number(name, value))

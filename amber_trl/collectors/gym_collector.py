@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import nn
 from torchrl._utils import seed_generator
@@ -16,6 +16,7 @@ from torchrl.collectors import BaseCollector
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
 from torchrl.modules import set_exploration_modules_spec_from_env
 
+from amber_trl._checks import check_integer
 from amber_trl.collectors._actor import FrameActor
 from amber_trl.collectors._batch import TrajectoryIds, make_batch
 from amber_trl.collectors._checks import (
@@ -36,19 +37,16 @@ class GymCollector(BaseCollector):
     the same keys, shapes and dtypes and, from the same seeds, the same bits. It steps the
     Gymnasium environments directly, writes into arrays, and makes one TensorDict per batch.
 
-    The actor is called on the first frame of each batch. On the others its torch operations are
-    repeated without the TensorDict around them: what depends on parameters alone is computed once
-    per batch, and log-probabilities are evaluated for the whole batch. The repetition must give
-    the actor's own numbers on each batch's first frame, bit for bit. An actor for which it does
-    not, or that cannot be recorded (it branches on an observation, changes its own state, draws
-    from other generators than torch's, or has forward hooks), is called on every frame, with a
+    The actor is called on the first frame of each batch. On the others its recorded torch
+    operations are repeated: what depends on parameters alone is computed once per batch, and
+    log-probabilities are evaluated for the whole batch. On each batch's first frame the
+    repetition must give the actor's own numbers, bit for bit. An actor for which it does not, or
+    that cannot be recorded (it branches on an observation, changes its own state, draws from
+    other generators than torch's, or has forward hooks), is called on every frame, with a
     warning: slower, but always correct.
 
-    It reads the keys that the actor reads, which must be the environment's, and writes those, the
-    actor's, ``next``, ``done``, ``terminated``, ``truncated`` and ``("collector", "traj_ids")``.
     Batches are ``[envs, frames_per_batch / envs]``, or ``[frames_per_batch]`` for an unbatched
-    environment. Episodes go on from one batch to the next. It holds the running frame and
-    trajectory ids of each environment, and twice the batch while it collects.
+    environment. Episodes go on from one batch to the next.
 
     It differs from TorchRL's collector in this: the actor is used as it is, never copied to
     another device; ``frames_per_batch`` must be a multiple of the environments; after
@@ -59,11 +57,9 @@ class GymCollector(BaseCollector):
     Args:
         create_env_fn: a ``torchrl.envs.GymWrapper`` or ``GymEnv`` without transforms, or a
             callable that makes one: over one ``gymnasium.Env``, or over a ``SyncVectorEnv`` with
-            autoreset DISABLED, such as :func:`amber_trl.envs.make_env` gives. Its device must be
-            the CPU or None.
-        policy: a feed-forward actor, any ``TensorDictModuleBase`` that reads the environment's
-            keys and writes its action. It is called in the mode that it is in (train or eval),
-            without gradients, on its own device; on CUDA every frame waits for the device.
+            autoreset DISABLED, such as :func:`amber_trl.envs.make_env` gives.
+        policy: a feed-forward actor that reads the observation and writes the action. It is
+            called in the mode that it is in (train or eval), without gradients, on its own device.
         frames_per_batch: frames in a batch over all environments, a multiple of their number.
         total_frames: stop after the batch that reaches this number; -1 (default) never stops.
         exploration_type: how actions are drawn; at random by default.
@@ -72,18 +68,16 @@ class GymCollector(BaseCollector):
             that changes within a batch and is neither its input, a parameter, a buffer, a plain
             attribute nor a global generator: a clock, say, or a counter in a closure.
         compile_policy: True compiles the recorded actor ahead of time, for an actor on the CPU.
-            It needs a C++ compiler and takes some twenty seconds at the first batch; then about
-            50 microseconds less per step, so that it pays from half a million steps. It draws the
-            same random numbers and acts the same up to rounding.
+            It needs a C++ compiler and some twenty seconds, and then saves about 50 microseconds
+            per step. It draws the same random numbers and acts the same up to rounding.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
 
     Raises:
-        TypeError: an argument has the wrong type; the environment is of another class, has
-            transforms, or other observations than arrays.
-        ValueError: a number is out of range; the actor does not fit the environment, is
-            recurrent, writes private keys (by which modules carry state), or needs keys that a
-            transform would give.
+        TypeError: the environment is of another class or has transforms, or ``policy`` is not a
+            TensorDict module.
+        ValueError: a number is out of range, or the environment or the actor does something that
+            is not supported, such as a recurrent actor.
 
     Example:
         >>> from amber_trl.collectors import GymCollector
@@ -118,7 +112,8 @@ class GymCollector(BaseCollector):
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
         gym_env = gym_env_of(env)
         self._envs = Environments(env, gym_env)
-        check_frames(frames_per_batch, total_frames, self._envs.num_envs)
+        check_frames(frames_per_batch, self._envs.num_envs)
+        check_integer("total_frames", total_frames, low=-1)
         check_policy(policy, env)
         self.env = env
         self.policy = policy
@@ -141,9 +136,9 @@ class GymCollector(BaseCollector):
             capture=capture,
             compile=compile_policy,
         )
-        check_compilation(compile_policy, capture, self._actor.device)
+        if compile_policy:
+            check_compilation(capture, self._actor.device)
         self._traj_ids = TrajectoryIds(self._envs.num_envs)
-        self._restarted = True
         self._broken = False
         self._envs.reset()
         self._try_policy()
@@ -194,7 +189,6 @@ class GymCollector(BaseCollector):
                 for frame in range(1, frames):
                     step(frame, read(act(rows[frame])))
             written = self._actor.finish()
-        self._restarted = False
         before, after = self._envs.finish()
         traj_ids = self._traj_ids.over(frames, self._envs.ends)
         batch = make_batch(
@@ -209,10 +203,8 @@ class GymCollector(BaseCollector):
             The seed to give to another collector, as TorchRL computes it, or ``seed`` itself if
             ``static_seed``.
         """
-        self._envs.reset(seed=seed)
-        if not self._restarted:
-            self._traj_ids.renew()
-            self._restarted = True
+        self._envs.reset(seed)
+        self._traj_ids.renew()
         return seed if static_seed else int(seed_generator(seed))
 
     def reset(self) -> None:
@@ -234,28 +226,20 @@ class GymCollector(BaseCollector):
 
         Raises:
             TypeError: neither a module nor a TensorDict was given.
-            ValueError: names or shapes are not those of the actor's weights.
+            RuntimeError: names or shapes are not those of the actor's weights.
         """
         if policy_or_weights is None:
             return
-        is_module = isinstance(policy_or_weights, nn.Module)
-        source = TensorDict.from_module(policy_or_weights) if is_module else policy_or_weights
-        if not isinstance(source, TensorDictBase):
+        if isinstance(policy_or_weights, nn.Module):
+            weights: Mapping[str, Any] = policy_or_weights.state_dict()
+        elif isinstance(policy_or_weights, TensorDictBase):
+            weights = policy_or_weights.flatten_keys(".").to_dict()
+        else:
             raise TypeError(
-                f"policy_or_weights is a {type(source).__name__}: pass a module, or the TensorDict "
-                "that TensorDict.from_module(module) gives"
+                f"policy_or_weights is a {type(policy_or_weights).__name__}: pass a module, or the "
+                "TensorDict that TensorDict.from_module(module) gives"
             )
-        own = TensorDict.from_module(self.policy)
-        shapes, given = (
-            {key: value.shape for key, value in weights.items(True, True)}
-            for weights in (own, source)
-        )
-        if differing := sorted({str(key) for key, _ in shapes.items() ^ given.items()}):
-            raise ValueError(
-                f"policy_or_weights differs from the actor's in {differing}, by name or shape: "
-                "pass those of a module built as the actor is"
-            )
-        own.data.update_(source.data)
+        self.policy.load_state_dict(weights)
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """The actor's weights, the counters, and the frame that the next batch starts from."""
@@ -311,12 +295,6 @@ class GymCollector(BaseCollector):
         with nullcontext() if raise_on_error else suppress(Exception):
             if close_env and not self.env.is_closed:
                 self.env.close()
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.env}, frames_per_batch="
-            f"{self.requested_frames_per_batch}, total_frames={self.total_frames})"
-        )
 
     @torch.no_grad()
     def _try_policy(self) -> None:
