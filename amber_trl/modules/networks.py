@@ -12,7 +12,7 @@ from torch.nn.utils import skip_init
 from torchrl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, ValueOperator
 
 from amber_trl._checks import check_integer
-from amber_trl.modules.normalizer import ObservationNormalizer, check_dtype, check_observation
+from amber_trl.modules.normalizer import ObservationNormalizer, check_observation
 
 
 def gaussian_actor(
@@ -24,8 +24,6 @@ def gaussian_actor(
     in_key: NestedKey = "observation",
     action_key: NestedKey = "action",
     log_prob_key: NestedKey | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
 ) -> ProbabilisticActor:
     r"""Builds a Gaussian policy with a state-independent standard deviation.
 
@@ -36,7 +34,8 @@ def gaussian_actor(
     The mean is a tanh network, initialised as in the baseline of the AMBER paper (arXiv
     1710.04423; OpenAI baselines' ppo1): Gaussian weights scaled to norm 1 per output unit, 0.01
     in the last layer, biases 0. Weights are drawn from torch's global CPU generator, the same
-    for every device and dtype. Actions are not bounded; clipping is the environment's.
+    for every device and dtype: those of the normaliser, or else torch's default. Actions are not
+    bounded; clipping is the environment's.
 
     Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype). Writes ``loc`` and
     ``scale`` (``[*batch, action_size]``), the action (the same shape) and its log-probability
@@ -54,16 +53,14 @@ def gaussian_actor(
         action_key: where the action is written.
         log_prob_key: where its log-probability is written; default: TorchRL's name for the
             action key, such as ``action_log_prob``.
-        dtype: floating dtype of the network; default: the normaliser's, or else torch's default.
-        device: device of the network; default: the normaliser's, or else torch's default.
 
     Returns:
         A ``torchrl.modules.ProbabilisticActor`` over ``IndependentNormal``.
 
     Raises:
-        TypeError: a size is not an integer, ``dtype`` is not floating, or ``normalizer`` is not an
+        TypeError: a size is not an integer, or ``normalizer`` is not an
             :class:`ObservationNormalizer`.
-        ValueError: a size is below 1, or the normaliser's size, dtype or device is another one.
+        ValueError: a size is below 1, or the normaliser's size is another one.
 
     Example:
         >>> import torch
@@ -75,7 +72,7 @@ def gaussian_actor(
         (torch.Size([4, 2]), torch.Size([4]))
     """
     check_integer("action_size", action_size)
-    mean = _network(observation_size, action_size, 0.01, hidden_sizes, normalizer, dtype, device)
+    mean = _network(observation_size, action_size, 0.01, hidden_sizes, normalizer)
     module = TensorDictModule(
         _GaussianNetwork(mean, action_size), in_keys=[in_key], out_keys=["loc", "scale"]
     )
@@ -92,8 +89,6 @@ def categorical_actor(
     action_key: NestedKey = "action",
     log_prob_key: NestedKey | None = None,
     one_hot: bool = False,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
 ) -> ProbabilisticActor:
     r"""Builds a policy over ``num_actions`` discrete actions.
 
@@ -117,8 +112,6 @@ def categorical_actor(
         log_prob_key: where its log-probability is written.
         one_hot: writes actions one-hot, as a ``GymEnv`` expects them by default, instead of as
             integers, which :func:`amber_trl.envs.make_env` expects.
-        dtype: of the network.
-        device: of the network.
 
     Returns:
         A ``torchrl.modules.ProbabilisticActor`` over ``Categorical`` or ``OneHotCategorical``.
@@ -136,7 +129,7 @@ def categorical_actor(
         (torch.Size([5]), torch.int64)
     """
     check_integer("num_actions", num_actions)
-    network = _network(observation_size, num_actions, 0.01, hidden_sizes, normalizer, dtype, device)
+    network = _network(observation_size, num_actions, 0.01, hidden_sizes, normalizer)
     module = TensorDictModule(network, in_keys=[in_key], out_keys=["logits"])
     distribution = OneHotCategorical if one_hot else Categorical
     return _actor(module, distribution, action_key, log_prob_key)
@@ -149,8 +142,6 @@ def value_critic(
     hidden_sizes: Sequence[int] = (64, 64),
     in_key: NestedKey = "observation",
     out_key: NestedKey = "state_value",
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
 ) -> ValueOperator:
     """Builds a state-value network, which shares no weight with the actor.
 
@@ -166,8 +157,6 @@ def value_critic(
         hidden_sizes: widths of the hidden layers.
         in_key: where observations are read.
         out_key: where the value is written.
-        dtype: of the network.
-        device: of the network.
 
     Returns:
         A ``torchrl.modules.ValueOperator``.
@@ -183,7 +172,7 @@ def value_critic(
         >>> critic(TensorDict({"observation": torch.randn(4, 3)}, [4]))["state_value"].shape
         torch.Size([4, 1])
     """
-    network = _network(observation_size, 1, 1.0, hidden_sizes, normalizer, dtype, device)
+    network = _network(observation_size, 1, 1.0, hidden_sizes, normalizer)
     return ValueOperator(network, in_keys=[in_key], out_keys=[out_key])
 
 
@@ -225,65 +214,39 @@ def _network(
     out_norm: float,
     hidden_sizes: Sequence[int],
     normalizer: ObservationNormalizer | None,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
 ) -> _Network:
     check_integer("observation_size", in_size)
-    check_dtype(dtype)
     for index, size in enumerate(hidden_sizes):
         check_integer(f"hidden_sizes[{index}]", size)
-    if normalizer is not None:
-        dtype, device = _follow(normalizer, in_size, dtype, device)
+    if normalizer is None:
+        dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    elif not isinstance(normalizer, ObservationNormalizer):
+        raise TypeError(
+            f"normalizer is a {type(normalizer).__name__}: pass an ObservationNormalizer or None"
+        )
+    elif normalizer.size != in_size:
+        raise ValueError(
+            f"observation_size={in_size} given with a normalizer of size {normalizer.size}: they "
+            "must be equal"
+        )
+    else:
+        dtype, device = normalizer.dtype, normalizer.mean.device
     sizes = [in_size, *hidden_sizes, out_size]
     norms = [*(1.0 for _ in hidden_sizes), out_norm]
     layers: list[nn.Module] = []
     for fan_in, fan_out, norm in zip(sizes[:-1], sizes[1:], norms, strict=True):
-        layers += [_linear(fan_in, fan_out, norm, dtype, device), nn.Tanh()]
-    return _Network(nn.Sequential(*layers[:-1]), normalizer)
+        layers += [_linear(fan_in, fan_out, norm), nn.Tanh()]
+    return _Network(nn.Sequential(*layers[:-1]).to(device, dtype), normalizer)
 
 
-def _linear(
-    fan_in: int,
-    fan_out: int,
-    norm: float,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-) -> nn.Linear:
-    device = torch.get_default_device() if device is None else device
-    layer = skip_init(nn.Linear, fan_in, fan_out, dtype=dtype, device=device)
+def _linear(fan_in: int, fan_out: int, norm: float) -> nn.Linear:
     # Always float64 on the CPU: one seed gives one network, whatever its dtype and device.
-    weight = torch.randn(fan_out, fan_in, dtype=torch.float64, device="cpu")
-    weight *= norm / weight.norm(dim=1, keepdim=True)
+    layer = skip_init(nn.Linear, fan_in, fan_out, dtype=torch.float64, device="cpu")
     with torch.no_grad():
-        layer.weight.copy_(weight)
+        layer.weight.normal_()
+        layer.weight.mul_(norm / layer.weight.norm(dim=1, keepdim=True))
         layer.bias.zero_()
     return layer
-
-
-def _follow(
-    normalizer: ObservationNormalizer,
-    observation_size: int,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-) -> tuple[torch.dtype, torch.device]:
-    """Takes dtype and device from the normaliser, and refuses others."""
-    if not isinstance(normalizer, ObservationNormalizer):
-        raise TypeError(
-            f"normalizer is a {type(normalizer).__name__}: pass an ObservationNormalizer or None"
-        )
-    if normalizer.size != observation_size:
-        raise ValueError(
-            f"observation_size={observation_size} given with a normalizer of size "
-            f"{normalizer.size}: they must be equal"
-        )
-    here = normalizer.mean.device
-    same_device = device is None or torch.empty(0, device=device).device == here
-    if dtype not in (None, normalizer.dtype) or not same_device:
-        raise ValueError(
-            f"dtype={dtype} and device={device} given with a normalizer of dtype "
-            f"{normalizer.dtype} on {here}: leave them out, or build the normalizer with them"
-        )
-    return normalizer.dtype, here
 
 
 def _actor(

@@ -81,7 +81,8 @@ class ObservationNormalizer(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        check_dtype(dtype)
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype={dtype} is not floating: pass torch.float32 or torch.float64")
         self.size = check_integer("size", size)
         self.clip = check_number("clip", clip, above=0)
         self.min_variance = check_number("min_variance", min_variance, above=0, high=_LARGEST)
@@ -183,12 +184,6 @@ def check_observation(observation: Tensor, size: int) -> None:
             f"observation has shape {tuple(observation.shape)}, but its last dimension must be "
             f"{size}: pass such observations, or build the module for their size"
         )
-
-
-def check_dtype(dtype: torch.dtype | None) -> None:
-    """Refuses a dtype in which no network can compute."""
-    if dtype is not None and not dtype.is_floating_point:
-        raise TypeError(f"dtype={dtype} is not floating: pass torch.float32 or torch.float64")
 
 
 def _describe_not_finite(frames: Tensor, variance: Tensor) -> str:

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], TensorDictModuleBase]
     ),
     "InvertedDoublePendulum 3, float64": (
         lambda: make_env("InvertedDoublePendulum-v5", 3, seed=0),
-        lambda: gaussian_actor(9, 1, dtype=torch.float64),
+        lambda: gaussian_actor(9, 1).double(),
         300,
         3,
     ),
