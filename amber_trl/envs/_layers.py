@@ -20,14 +20,14 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from amber_trl.envs._mujoco import decode_data, encode_data, is_mujoco
 from amber_trl.envs._plain import Decoder, Encoder, NotPlainError
 
-_NUMPY_FUNCTIONS = (np.ufunc, type(np.clip))
-_CONFIGURATION = (type, ModuleType, partial, EnvSpec, logging.Logger, *_NUMPY_FUNCTIONS)
-_SHOWING = (
-    "gymnasium.envs.mujoco.mujoco_rendering.MujocoRenderer",
-    "pygame.surface.Surface",
-    "pygame.time.Clock",
-    "pygame.font.Font",
+_CONFIGURATION = (type, ModuleType, partial, EnvSpec, logging.Logger, np.ufunc, type(np.clip))
+_RENDERING = (
+    "gymnasium.envs.mujoco.mujoco_rendering",
+    "pygame.surface",
+    "pygame.time",
+    "pygame.font",
 )
+"""Modules of objects that only serve to show the simulation."""
 _AS_MADE = ("metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
 """Attributes by which Gymnasium keeps how a layer was made."""
 _LEFT = {"kind": "left"}
@@ -92,7 +92,7 @@ class LayerReader:
             inspect.isroutine(value)
             or isinstance(value, _CONFIGURATION)
             or id(value) in self._known
-            or f"{getattr(type(value), '__module__', None)}.{type(value).__name__}" in _SHOWING
+            or getattr(type(value), "__module__", None) in _RENDERING
             or is_mujoco(value, "MjModel")
         )
 

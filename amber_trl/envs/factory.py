@@ -126,14 +126,10 @@ def _make_one(
     env = _make_registered(env_id, env_kwargs)
     if is_box2d(env):
         env = EpisodeReplay(env)
-    try:
-        for wrapper in wrappers:
-            env = wrapper(env)
-        _check_observation_space(env_id, env.observation_space)
-        return _adapt_actions(env_id, env, clip_actions)
-    except BaseException:
-        env.close()
-        raise
+    for wrapper in wrappers:
+        env = wrapper(env)
+    _check_observation_space(env_id, env.observation_space)
+    return _adapt_actions(env_id, env, clip_actions)
 
 
 def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:

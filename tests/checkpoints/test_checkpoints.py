@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchrl.checkpoint import GlobalRNGState
 
 import amber_trl
 from amber_trl.checkpoints import (
@@ -137,38 +135,6 @@ def test_what_differs_here_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any(text.startswith("torch was 2") for text in restored.differences)
     assert restored.differences[-1].startswith("instructions was ")
     assert restored.differences[-1].endswith("is ABACUS")
-
-
-def test_two_learners_restore_the_same_and_share_nothing(tmp_path: Path) -> None:
-    _, fingerprints = stepped(tmp_path, 1)
-    one, other = Learner(), Learner()
-    one.checkpoints(tmp_path).restore()
-    other.checkpoints(tmp_path).restore()
-    assert one.fingerprint() == other.fingerprint() == fingerprints[0]
-    one.step()
-    assert other.fingerprint()[:-1] == fingerprints[0][:-1]
-    (path,) = list_checkpoints(tmp_path)
-    first, second = (read_component(path, "network")["weight"] for _ in range(2))
-    first.zero_()
-    assert second.abs().sum() > 0
-    assert verify_run(path) == [(path, None)]
-
-
-def test_only_the_component_of_the_generators_moves_them(tmp_path: Path) -> None:
-    def draw() -> tuple[float, float, float]:
-        return random.random(), float(np.random.rand()), torch.rand(()).item()  # noqa: NPY002
-
-    generators = GlobalRNGState()
-    before = generators.state_dict()
-    Checkpoints(tmp_path / "with", {"generators": generators}).save(1, score=None)
-    drawn = draw()
-    checkpoints = Checkpoints(tmp_path / "without", {"a": nn.Linear(2, 1)})
-    generators.load_state_dict(before)
-    read_component(checkpoints.save(1, score=None), "a")
-    checkpoints.restore()
-    assert draw() == drawn
-    Checkpoints(tmp_path / "with", {"generators": generators}).restore()
-    assert draw() == drawn
 
 
 def test_opening_removes_what_a_kill_left_and_nothing_else(

@@ -77,16 +77,6 @@ def test_a_loaded_episode_goes_on_bit_for_bit(options: dict[str, Any], steps: in
         assert play(copy, 120, seed=7) == play(same, 120, seed=7)
 
 
-def test_a_loaded_episode_can_be_saved_again() -> None:
-    env, (here,) = copies("BipedalWalker-v3", seed=0)
-    play(here, 20, seed=1)
-    for seed in (7, 8):
-        other, (there,) = copies("BipedalWalker-v3", seed=seed)
-        SimulatorState(other).load_state_dict(SimulatorState(env).state_dict())
-        env = other
-    assert play(here, 40, seed=2) == play(there, 40, seed=2)
-
-
 def test_actions_are_recorded_as_they_were() -> None:
     """Even if the caller reuses their memory."""
     env, (here,) = copies("BipedalWalker-v3", seed=0)
@@ -116,13 +106,6 @@ def test_a_replay_that_ends_elsewhere_is_named(caplog: pytest.LogCaptureFixture)
 def test_without_the_record_a_box2d_world_is_named() -> None:
     reasons = SimulatorState(GymEnv("BipedalWalker-v3")).inexact
     assert any("BipedalWalker.world" in reason for reason in reasons)
-
-
-def test_options_that_cannot_be_saved_are_named() -> None:
-    env, (here,) = copies("BipedalWalker-v3", seed=0)
-    here.reset(options={"low": iter([])})
-    (reason,) = SimulatorState(env).inexact
-    assert "['options']['low']" in reason
 
 
 def test_a_box2d_task_of_ones_own_is_named() -> None:
