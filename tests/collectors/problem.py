@@ -67,54 +67,43 @@ def gaussian(observation_size: int, action_size: int) -> ProbabilisticActor:
 
 
 def state_dependent(observation_size: int, action_size: int) -> ProbabilisticActor:
-    return _continuous(observation_size, action_size, IndependentNormal)
+    return _drawing(_loc_and_scale(observation_size, action_size), ["loc", "scale"])
 
 
 def nested(observation_size: int, action_size: int) -> ProbabilisticActor:
     """Writes the parameters of its distribution under nested keys."""
-    network = nn.Sequential(Float32(observation_size, 2 * action_size), NormalParamExtractor())
-    keys = [("parameters", "loc"), ("parameters", "scale")]
-    return ProbabilisticActor(
-        TensorDictModule(network, in_keys=["observation"], out_keys=keys),
-        in_keys={"loc": keys[0], "scale": keys[1]},
-        distribution_class=IndependentNormal,
-        return_log_prob=True,
-    )
+    keys = {name: ("parameters", name) for name in ("loc", "scale")}
+    return _drawing(_loc_and_scale(observation_size, action_size), keys)
 
 
 def squashed(observation_size: int, action_size: int) -> ProbabilisticActor:
     bounds = {"low": -2 * torch.ones(action_size), "high": 2 * torch.ones(action_size)}
-    return _continuous(observation_size, action_size, TanhNormal, distribution_kwargs=bounds)
+    network = _loc_and_scale(observation_size, action_size)
+    return _drawing(network, ["loc", "scale"], TanhNormal, distribution_kwargs=bounds)
 
 
 def integer(observation_size: int, num_actions: int) -> ProbabilisticActor:
-    return _discrete(observation_size, num_actions, Categorical)
+    return _drawing(Float32(observation_size, num_actions), ["logits"], Categorical)
 
 
 def one_hot(observation_size: int, num_actions: int) -> ProbabilisticActor:
-    return _discrete(observation_size, num_actions, OneHotCategorical)
+    return _drawing(Float32(observation_size, num_actions), ["logits"], OneHotCategorical)
 
 
-def _continuous(
-    observation_size: int, action_size: int, distribution: type, **kwargs: Any
+def _loc_and_scale(observation_size: int, action_size: int) -> nn.Module:
+    return nn.Sequential(Float32(observation_size, 2 * action_size), NormalParamExtractor())
+
+
+def _drawing(
+    network: nn.Module, keys: Any, distribution: type = IndependentNormal, **kwargs: Any
 ) -> ProbabilisticActor:
-    network = nn.Sequential(Float32(observation_size, 2 * action_size), NormalParamExtractor())
+    out_keys = list(keys.values() if isinstance(keys, dict) else keys)
     return ProbabilisticActor(
-        TensorDictModule(network, in_keys=["observation"], out_keys=["loc", "scale"]),
-        in_keys=["loc", "scale"],
+        TensorDictModule(network, in_keys=["observation"], out_keys=out_keys),
+        in_keys=keys,
         distribution_class=distribution,
         return_log_prob=True,
         **kwargs,
-    )
-
-
-def _discrete(observation_size: int, num_actions: int, distribution: type) -> ProbabilisticActor:
-    network = Float32(observation_size, num_actions)
-    return ProbabilisticActor(
-        TensorDictModule(network, in_keys=["observation"], out_keys=["logits"]),
-        in_keys=["logits"],
-        distribution_class=distribution,
-        return_log_prob=True,
     )
 
 
