@@ -1,7 +1,6 @@
 """Which actors are recorded, and that every actor's batches are as if it was called per frame."""
 
 import copy
-import itertools
 import random
 import time
 from collections.abc import Callable
@@ -81,39 +80,41 @@ def _nested(self: Any, x: Tensor) -> Tensor:
     return torch.add(input=first, other=largest.values) * (largest.indices + 1)
 
 
-def _branch_on_level(self: Any, x: Tensor) -> Tensor:
-    action: Tensor = self.inner(x)
-    return action if self.level > 0.5 else 2 * action
-
-
 def _autocast(self: Any, x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         action: Tensor = self.inner(x)
     return action.float()
 
 
-def _index_by_integers(self: Any, x: Tensor) -> Tensor:
-    return self.inner(x[..., torch.tensor([2, 1, 0])])
+def _branch(self: Any, x: Tensor) -> Tensor:
+    return self.inner(x) * (1 if self.level > 0.5 else 2)
+
+
+def _explore(self: Any, x: Tensor) -> Tensor:
+    return torch.where(torch.rand(()) < self.level, torch.rand(1), self.inner(x))
+
+
+def _dropout(self: Any, x: Tensor) -> Tensor:
+    return torch.dropout(self.inner(x), 0.5, self.training)
 
 
 RECORDED: dict[str, TensorDictModuleBase] = {
     "gaussian": gaussian(3, 1),
-    "network": acting(lambda self, x: self.inner(x)),
     "noise": acting(_noise, sigma=0.5),
     "writes in place into its own tensors": acting(_in_place),
     "lists, tuples and keywords": acting(_nested),
     "the same action always": acting(lambda self, x: self.level.expand(1) * 2),
-    "dropout": acting(lambda self, x: torch.dropout(self.inner(x), 0.5, self.training)),
+    "dropout": acting(_dropout),
     "batch norm in eval mode": acting(
         lambda self, x: self.norm(self.inner(x)[None])[0], norm=nn.BatchNorm1d(1).eval()
     ),
-    "branch on a buffer": acting(_branch_on_level),
+    "branch on a buffer": acting(_branch),
     "autocast": acting(_autocast),
     "in place on a network's output": acting(lambda self, x: torch.relu_(self.inner(x))),
     "literals": acting(
         lambda self, x: self.inner(x) * torch.tensor(0.5) + torch.tensor([0.1]) + torch.ones(1)
     ),
-    "index by integers": acting(_index_by_integers),
+    "index by integers": acting(lambda self, x: self.inner(x[..., torch.tensor([2, 1, 0])])),
 }
 
 
@@ -122,21 +123,9 @@ def test_is_recorded(name: str) -> None:
     assert check(RECORDED[name]) is None
 
 
-def _branch_on_observation(self: Any, x: Tensor) -> Tensor:
-    action: Tensor = self.inner(x)
-    return action if x[0] > 0 else -action
-
-
 def _count(self: Any, x: Tensor) -> Tensor:
-    self.calls += 1
-    action: Tensor = self.inner(x)
-    return action / self.calls
-
-
-def _count_in_a_dict(self: Any, x: Tensor) -> Tensor:
     self.kept["a"]["calls"] += 1
-    action: Tensor = self.inner(x)
-    return action if self.kept["a"]["calls"] > 5 else -action
+    return self.inner(x) * (1 if self.kept["a"]["calls"] > 5 else -1)
 
 
 def _hooked() -> TensorDictModule:
@@ -149,18 +138,15 @@ def _hooked() -> TensorDictModule:
 
 
 def _numpy_noise(self: Any, x: Tensor) -> Tensor:
-    action: Tensor = self.inner(x)
-    return action + float(np.random.normal())  # noqa: NPY002
+    return self.inner(x) + float(np.random.normal())  # noqa: NPY002
 
 
-def _numpy_network(self: Any, x: Tensor) -> Tensor:
-    return torch.from_numpy(np.tanh(self.inner(x).numpy()))
+def _seldom(self: Any, x: Tensor) -> Tensor:
+    return self.inner(x) * (10 if self.kept.random() < 0.3 else 1)
 
 
-def _write_into_input(self: Any, x: Tensor) -> Tensor:
-    x.clamp_(-0.5, 0.5)
-    action: Tensor = self.inner(x)
-    return action
+def _torch_noise(self: Any, x: Tensor) -> Tensor:
+    return self.inner(x) + torch.randn(1, generator=self.kept)
 
 
 def _set_data(self: Any, x: Tensor) -> Tensor:
@@ -169,29 +155,24 @@ def _set_data(self: Any, x: Tensor) -> Tensor:
     return action
 
 
-def _count_positive(self: Any, x: Tensor) -> Tensor:
-    return self.inner(x) * float(x[x > 0].numel())
-
-
-def _own_buffer(self: Any, x: Tensor) -> Tensor:
-    own: Tensor = self.own
-    return own.copy_(self.inner(x))
-
-
 CALLED: dict[str, TensorDictModuleBase] = {
-    "branch on the observation": acting(_branch_on_observation),
-    "shape that depends on values": acting(_count_positive),
-    "counter": acting(_count, calls=0),
-    "counter in a dict in a dict": acting(_count_in_a_dict, kept={"a": {"calls": 0}}),
+    "branch on the observation": acting(lambda self, x: self.inner(x) * (1 if x[0] > 0 else -1)),
+    "shape that depends on values": acting(lambda self, x: self.inner(x) * x[x > 0].numel()),
+    "counter in a dict in a dict": acting(_count, kept={"a": {"calls": 0}}),
     "forward hooks": _hooked(),
     "batch norm in train mode": acting(
         lambda self, x: self.norm(self.inner(x).expand(2, 1))[0] + self.inner(x),
         norm=nn.BatchNorm1d(1),
     ),
     "random numbers of NumPy": acting(_numpy_noise),
-    "computation in NumPy": acting(_numpy_network),
-    "writes into its input": acting(_write_into_input),
-    "returns a buffer that it overwrites": acting(_own_buffer, own=torch.zeros(1)),
+    "a generator of NumPy of its own": acting(_seldom, kept=np.random.default_rng(1)),
+    "a generator of Python of its own": acting(_seldom, kept=random.Random(2)),
+    "a generator of torch of its own": acting(_torch_noise, kept=torch.Generator()),
+    "computation in NumPy": acting(lambda self, x: torch.tensor(np.tanh(self.inner(x).numpy()))),
+    "writes into its input": acting(lambda self, x: self.inner(x.clamp_(-0.5, 0.5))),
+    "returns a buffer that it overwrites": acting(
+        lambda self, x: self.own.copy_(self.inner(x)), own=torch.zeros(1)
+    ),
     "sets an attribute of a tensor": acting(_set_data),
 }
 
@@ -233,14 +214,13 @@ CHANGES: dict[str, tuple[TensorDictModuleBase, Change]] = {
     "data of parameters": (gaussian(3, 1), _swap_data),
     "a parameter": (acting(lambda self, x: self.inner(x)), _replace_parameter),
     "a number": (acting(_noise, sigma=0.5), _set("sigma", 0.1)),
-    "a buffer it branches on": (
-        acting(_branch_on_level),
-        lambda actor: actor.module.level.fill_(0.8),
+    "a limit that the first frame does not reach": (
+        acting(lambda self, x: x[2:].clamp(max=self.limit), limit=9.0),
+        _set("limit", 0.5),
     ),
-    "train to eval": (
-        acting(lambda self, x: torch.dropout(self.inner(x), 0.5, self.training)),
-        lambda actor: actor.eval(),
-    ),
+    "a buffer it branches on": (acting(_branch), lambda actor: actor.module.level.fill_(0.8)),
+    "rate of exploration": (acting(_explore), lambda actor: actor.module.level.fill_(0.6)),
+    "train to eval": (acting(_dropout), lambda actor: actor.eval()),
     "to another dtype": (
         acting(lambda self, x: self.inner.layers(x.to(self.inner.layers[0].weight.dtype))),
         lambda actor: actor.double(),
@@ -273,31 +253,3 @@ def test_private_outputs_by_which_noise_goes_on_are_refused() -> None:
     actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), noise)
     with pytest.raises(ValueError, match=r"_ou_prev_noise.*Collector"):
         GymCollector(env, actor, frames_per_batch=10)
-
-
-def _torch_noise(self: Any, x: Tensor) -> Tensor:
-    action: Tensor = self.inner(x)
-    return action + torch.randn(1, generator=self.kept)
-
-
-@pytest.mark.parametrize(
-    ("forward", "make"),
-    [
-        (lambda self, x: self.inner(x) + float(self.kept.normal()), np.random.default_rng),
-        (lambda self, x: self.inner(x) + self.kept.gauss(0, 1), random.Random),
-        (_torch_noise, lambda seed: torch.Generator().manual_seed(seed)),
-    ],
-)
-def test_a_generator_of_the_actor_s_own_draws_as_often_as_it_is_called(
-    forward: Any, make: Callable[[int], Any]
-) -> None:
-    acted = []
-    for capture in (True, False):
-        torch.manual_seed(0)
-        env = single("Pendulum-v1")
-        env.set_seed(0)
-        actor = acting(forward, kept=make(0))
-        collector = GymCollector(env, actor, frames_per_batch=10, capture=capture)
-        batches = itertools.islice(collector, 2)
-        acted.append(torch.cat([batch["action"] for batch in batches]))
-    assert torch.equal(*acted)

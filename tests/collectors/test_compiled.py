@@ -1,6 +1,7 @@
 """That a compiled actor acts as the actor does, and what is refused."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,17 +53,20 @@ def test_acts_as_the_actor_does(
     assert "the compiled actor" not in caplog.text
 
 
+class Interpreted(_ahead.CompiledFrame):
+    """Not compiled; what it gives is off by ``error``."""
+
+    def __init__(self, recording: Recording, inputs: object, error: float = 0) -> None:
+        self._form = _ahead._form(recording)
+        self._run: Any = lambda tensors: [out + error for out in recording.each(*tensors)]
+
+
 def test_is_left_where_it_disagrees(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Wrong(_ahead.CompiledFrame):
-        def __init__(self, recording: Recording, inputs: object) -> None:
-            self._form = _ahead._form(recording)
-            self._run: Any = lambda tensors: [tensor + 0.1 for tensor in recording.each(*tensors)]
-
+    monkeypatch.setattr(_actor, "CompiledFrame", partial(Interpreted, error=0.1))
     batches = []
     for compile_policy in (False, True):
-        monkeypatch.setattr(_actor, "CompiledFrame", Wrong)
         torch.manual_seed(0)
         env, actor = single("Pendulum-v1"), gaussian(3, 1)
         env.set_seed(0)
@@ -90,13 +94,11 @@ def test_is_compiled_again_for_parameters_of_another_form(
     """The code takes their sizes for granted, and would read out of bounds."""
     made = []
 
-    class Interpreted(_ahead.CompiledFrame):
-        def __init__(self, recording: Recording, inputs: object) -> None:
-            self._form = _ahead._form(recording)
-            self._run: Any = lambda tensors: recording.each(*tensors)
-            made.append(recording)
+    def make(*args: Any) -> Interpreted:
+        made.append(Interpreted(*args))
+        return made[-1]
 
-    monkeypatch.setattr(_actor, "CompiledFrame", Interpreted)
+    monkeypatch.setattr(_actor, "CompiledFrame", make)
     actor = gaussian(3, 1)
     collector = GymCollector(single("Pendulum-v1"), actor, frames_per_batch=8, compile_policy=True)
     for _ in range(2):
