@@ -136,7 +136,7 @@ class Checkpoints:
         path = self.directory / f"{frames:012d}.ckpt"
         if path.exists() and path not in whole:
             path.replace(path.with_suffix(".damaged"))
-        self._headers[path] = write_checkpoint(
+        whole[path] = self._headers[path] = write_checkpoint(
             path,
             content,
             frames=frames,
@@ -145,7 +145,8 @@ class Checkpoints:
             machine=machine(),
             details=dict(details or {}),
         )
-        self._prune()
+        for other in whole.keys() - {*list(whole)[-self.keep_last :], _best(whole)}:
+            other.unlink()
         return path
 
     def restore(self) -> Restored | None:
@@ -194,12 +195,6 @@ class Checkpoints:
                 raise CheckpointError(
                     f"component {name!r} cannot take its state from checkpoint {path}: {error}"
                 ) from error
-
-    def _prune(self) -> None:
-        whole = self._verified()
-        keep = {*list(whole)[-self.keep_last :], _best(whole)}
-        for path in whole.keys() - keep:
-            path.unlink()
 
     def _verified(self) -> dict[Path, Header]:
         """Headers of the checkpoints that are whole, oldest first; each file is read once."""

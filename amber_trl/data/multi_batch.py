@@ -271,15 +271,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 rows alone would leave out.
         """
         self._check_refreshed()
-        if len(self._transform):
+        if len(self._transform) or not isinstance(self._sampler, MultiBatchSampler):
             raise TypeError(
-                "epoch() of a buffer with a transform, which its rows would leave out: iterate "
-                "over the buffer instead"
-            )
-        if not isinstance(self._sampler, MultiBatchSampler):
-            raise TypeError(
-                f"epoch() with a sampler of type {type(self._sampler).__name__}: iterate over the "
-                "buffer instead, or use AdaptiveMinibatchSampler"
+                f"epoch() with a sampler of type {type(self._sampler).__name__} and "
+                f"{len(self._transform)} transforms: it needs a MultiBatchSampler, and no transform, "
+                "which its rows would leave out; iterate over the buffer instead"
             )
         self._end_epoch()
         return self._sampler.epoch(self._storage, self._batch_size)

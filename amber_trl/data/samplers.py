@@ -52,6 +52,9 @@ class MultiBatchSampler(Sampler):
         [[4, 5], [6, 7]]
     """
 
+    ran_out = False
+    """Whether the last :meth:`sample` was the last of its epoch."""
+
     def __init__(self, frames_per_batch: int) -> None:
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
         self._active: tuple[int, ...] | None = None
@@ -96,7 +99,7 @@ class MultiBatchSampler(Sampler):
         """Forget what is left of the epoch: the next :meth:`sample` draws a new one."""
         self._epoch: Tensor | None = None
         self._position = 0
-        self._ran_out = False
+        self.ran_out = False
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Indices of the next minibatch.
@@ -126,7 +129,7 @@ class MultiBatchSampler(Sampler):
         index = self._epoch[self._position].to(storage_device(storage))
         self._position += 1
         self._remaining_batches = len(self._epoch) - self._position
-        self._ran_out = self._remaining_batches == 0
+        self.ran_out = self._remaining_batches == 0
         return index, {}
 
     def check_shape(self, shape: torch.Size) -> None:
@@ -171,15 +174,6 @@ class MultiBatchSampler(Sampler):
         """As :meth:`extend`, for one row."""
         self.set_active(None)
 
-    @property
-    def ran_out(self) -> bool:
-        """Whether the last :meth:`sample` was the last of its epoch."""
-        return self._ran_out
-
-    @ran_out.setter
-    def ran_out(self, value: bool) -> None:
-        self._ran_out = bool(value)
-
     def _empty(self) -> None:
         self.set_active(None)
 
@@ -191,7 +185,7 @@ class MultiBatchSampler(Sampler):
             "epoch": None if self._epoch is None else self._epoch.to("cpu", copy=True),
             "position": self._position,
             "batch_size": self._batch_size,
-            "ran_out": self._ran_out,
+            "ran_out": self.ran_out,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -210,7 +204,7 @@ class MultiBatchSampler(Sampler):
         self._epoch = None if epoch is None else epoch.clone()
         self._position = state_dict["position"]
         self._batch_size = state_dict["batch_size"]
-        self._ran_out = state_dict["ran_out"]
+        self.ran_out = state_dict["ran_out"]
 
     def _settings(self) -> dict[str, Any]:
         """What a saved epoch depends on."""
@@ -225,10 +219,6 @@ class MultiBatchSampler(Sampler):
     def loads(self, path: str | Path) -> None:
         """Restore what :meth:`dumps` wrote; no code of the file is executed."""
         self.load_state_dict(torch.load(Path(path) / "sampler.pt", weights_only=True))
-
-    def __repr__(self) -> str:
-        active = "all" if self._active is None else list(self._active)
-        return f"{type(self).__name__}(frames_per_batch={self.frames_per_batch}, active={active})"
 
 
 class AdaptiveMinibatchSampler(MultiBatchSampler):

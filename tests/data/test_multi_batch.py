@@ -339,13 +339,6 @@ def test_a_generator_that_is_given_is_the_only_source() -> None:
     assert torch.equal(torch.get_rng_state(), outside)
 
 
-def test_set_rng_reseeds() -> None:
-    replay = make_replay(0, 1, generator=torch.Generator().manual_seed(3))
-    first = epoch_of(replay)
-    replay.set_rng(torch.Generator().manual_seed(3))
-    assert epoch_of(replay) == first
-
-
 def test_the_writer_works_in_a_stock_buffer() -> None:
     writer = MultiBatchWriter(N)
     stock = TensorDictReplayBuffer(storage=LazyTensorStorage(L * N), writer=writer, batch_size=M)
