@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from amber_trl._provenance import package_versions
-from amber_trl.evaluation._stepping import MAX_FRAMES
+from amber_trl.evaluation._episodes import MAX_FRAMES
 from amber_trl.evaluation.playing import play
 from amber_trl.evaluation.video import record_episode
 from amber_trl.runs.policies import Which, find_policy, load_policy
@@ -84,38 +82,24 @@ def evaluate_run(
         "max_frames": max_frames,
         "progress": progress,
     }
-    with _replacing(file) as part:
-        if video is not None:
-            record_episode(policy, video, **options)
-        played = play(policy, episodes, **options)
-        found = {
-            "policy": path.relative_to(run_dir).as_posix(),
-            "env_id": policy.env_id,
-            "deterministic": deterministic,
-            "seed": seed,
-            "episodes": episodes,
-            "mean": played.mean,
-            "std": None if episodes < 2 else played.std,
-            "interval": None if episodes < 2 else list(played.interval),
-            "returns": list(played.returns),
-            "lengths": list(played.lengths),
-            "versions": package_versions(),
-        }
-        part.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
-    return found
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[TextIO]:
-    """A file that takes the place of another at the end, unless there is an error."""
-    if file.exists() and not file.is_file():
-        raise FileExistsError(f"out={str(file)!r} exists and is not a file: pass another out")
-    part = file.with_name(f"{file.name}.part")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("w", encoding="utf-8") as opened:
-        try:
-            yield opened
-            opened.flush()
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
+    if file.is_dir():
+        raise IsADirectoryError(f"out={str(file)!r} is a directory: name a file")
+    if video is not None:
+        record_episode(policy, video, **options)
+    played = play(policy, episodes, **options)
+    found = {
+        "policy": path.relative_to(run_dir).as_posix(),
+        "env_id": policy.env_id,
+        "deterministic": deterministic,
+        "seed": seed,
+        "episodes": episodes,
+        "mean": played.mean,
+        "std": None if episodes < 2 else played.std,
+        "interval": None if episodes < 2 else list(played.interval),
+        "returns": list(played.returns),
+        "lengths": list(played.lengths),
+        "versions": package_versions(),
+    }
+    file.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    return found

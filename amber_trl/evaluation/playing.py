@@ -6,15 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy import stats
-from tqdm import tqdm
 
-from amber_trl._checks import check_integer
-from amber_trl.evaluation._stepping import MAX_FRAMES, acting_in_env, endless, step
-from amber_trl.runs.policies import Policy
-
-_COPIES = 8
+from amber_trl.evaluation._episodes import MAX_FRAMES, play_episodes
+from amber_trl.runs import Policy
 
 
 @dataclass(frozen=True)
@@ -100,27 +95,13 @@ def play(
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """
-    check_integer("episodes", episodes)
-    check_integer("max_frames", max_frames)
-    copies = min(episodes, _COPIES)
-    left = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
-    totals, steps = torch.zeros(copies, dtype=torch.float64), torch.zeros(copies, dtype=torch.int64)
-    played: list[tuple[float, int]] = []
-    bar = tqdm(total=episodes, unit="episode", disable=not progress)
-    with bar, acting_in_env(policy, copies, deterministic=deterministic, seed=seed) as env:
-        frames = env.reset()
-        while any(left):
-            taken, frames = step(policy, env, frames)
-            totals += taken["next", "reward"][:, 0]
-            steps += 1
-            ended = taken["next", "done"][:, 0]
-            for copy in ended.nonzero()[:, 0].tolist():
-                if left[copy]:
-                    left[copy] -= 1
-                    played.append((totals[copy].item(), int(steps[copy])))
-                    bar.update()
-            totals[ended], steps[ended] = 0, 0
-            if any(left[copy] for copy in (steps >= max_frames).nonzero()[:, 0].tolist()):
-                raise endless(policy, max_frames)
+    played = play_episodes(
+        policy,
+        episodes,
+        deterministic=deterministic,
+        seed=seed,
+        max_frames=max_frames,
+        progress=progress,
+    )
     returns, lengths = zip(*played, strict=True)
     return Played(returns, lengths)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from amber_trl._checks import check_integer
-from amber_trl.evaluation._stepping import MAX_FRAMES, acting_in_env, endless, step
-from amber_trl.runs.policies import Policy
+from amber_trl.evaluation._episodes import MAX_FRAMES, play_episodes
+from amber_trl.runs import Policy
 
 
 def record_episode(
@@ -60,57 +56,9 @@ def record_episode(
         ...     record_episode(policy, f"{folder}/swing.mp4")
         201
     """
-    check_integer("max_frames", max_frames)
     file = Path(file)
     if file.suffix != ".mp4":
         raise ValueError(f"file={str(file)!r} must end in .mp4")
-    write_frames = _writer()
-    part = file.with_name(f".{file.stem}.part.mp4")
-    options: dict[str, Any] = {"deterministic": deterministic, "seed": seed}
-    count = 0
-    try:
-        with (
-            acting_in_env(policy, 1, render_mode="rgb_array", **options) as env,
-            contextlib.ExitStack() as stack,
-        ):
-            pictures = _pictures(policy, env)
-            for picture in tqdm(pictures, unit="picture", disable=not progress):
-                if count > max_frames:
-                    raise endless(policy, max_frames)
-                if count == 0:
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    size, rate = picture.shape[1::-1], env.metadata.get("render_fps", 30)
-                    writer = write_frames(str(part), size, fps=rate, macro_block_size=1)
-                    stack.enter_context(contextlib.closing(writer))
-                    writer.send(None)
-                writer.send(picture)
-                count += 1
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
-    return count
-
-
-def _pictures(policy: Policy, env: EnvBase) -> Iterator[NDArray[np.uint8]]:
-    frames, ended = env.reset(), False
-    yield _draw(policy, env)
-    while not ended:
-        taken, frames = step(policy, env, frames)
-        ended = bool(taken["next", "done"])
-        yield _draw(policy, env)
-
-
-def _draw(policy: Policy, env: EnvBase) -> NDArray[np.uint8]:
-    try:
-        return np.ascontiguousarray(env.render()[0], dtype=np.uint8)
-    except Exception as error:
-        raise RuntimeError(
-            f"env_id={policy.env_id!r} cannot be drawn here ({error}): without a display set "
-            "MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts, and install that library"
-        ) from error
-
-
-def _writer() -> Any:
     try:
         from imageio_ffmpeg import write_frames
     except ImportError as error:
@@ -118,4 +66,43 @@ def _writer() -> Any:
             "a video needs imageio-ffmpeg, which is not installed: "
             'pip install "amber_trl[video]", or leave the video out'
         ) from error
-    return write_frames
+    part = file.with_name(f".{file.stem}.part.mp4")
+    video = None
+
+    def film(env: EnvBase) -> None:
+        nonlocal video
+        try:
+            picture = np.ascontiguousarray(env.render()[0], dtype=np.uint8)
+        except Exception as error:
+            raise RuntimeError(
+                f"env_id={policy.env_id!r} cannot be drawn here ({error}): without a display set "
+                "MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts, and install that library"
+            ) from error
+        if video is None:  # only the first picture tells the size
+            file.parent.mkdir(parents=True, exist_ok=True)
+            size, rate = picture.shape[1::-1], env.metadata.get("render_fps", 30)
+            video = opened.enter_context(
+                contextlib.closing(write_frames(str(part), size, fps=rate, macro_block_size=1))
+            )
+            video.send(None)
+        video.send(picture)
+        bar.update()
+
+    try:
+        with (
+            contextlib.ExitStack() as opened,
+            tqdm(unit="picture", disable=not progress) as bar,
+        ):
+            ((_, length),) = play_episodes(
+                policy,
+                1,
+                deterministic=deterministic,
+                seed=seed,
+                max_frames=max_frames,
+                show=film,
+                render_mode="rgb_array",
+            )
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return length + 1

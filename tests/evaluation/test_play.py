@@ -269,7 +269,7 @@ def _no_play(*args: Any, **kwargs: Any) -> None:
     raise AssertionError("played")
 
 
-@pytest.mark.parametrize("out", ["checkpoints", "policy.pt/x.json", "x" * 252, "/dev/null"])
+@pytest.mark.parametrize("out", ["checkpoints", "policy.pt/x.json"])
 def test_where_nothing_can_be_written_nothing_is_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
@@ -291,14 +291,6 @@ def test_what_is_not_finite_is_named(tmp_path: Path, name: str, value: float) ->
         ):
             evaluate_run(tmp_path, checkpoint="final", out=tmp_path / "new" / "x.json")
     assert not list((tmp_path / "new").iterdir())
-
-
-def test_a_diverged_policy_is_named() -> None:
-    policy = _policy()
-    with torch.no_grad():
-        dict(policy.actor.named_parameters())["module.0.module.log_std"].fill_(math.nan)
-    with pytest.raises(ValueError, match=r"'Pendulum-v1' cannot be played: its '.*log_std' is not"):
-        play(policy, 1)
 
 
 def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
