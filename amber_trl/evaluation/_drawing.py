@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,8 @@ def colors(names: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: _FIXED[name] for name in names if name in _FIXED}
     rest = [name for name in names if name not in found]
     free: Sequence[Any] = [color for color in _OTHERS if color not in found.values()]
-    if len(rest) > len(free):
-        free = shades(len(rest))
-    return found | dict(zip(rest, free, strict=False))
+    chosen = free[: len(rest)] if len(rest) <= len(free) else shades(len(rest))
+    return found | dict(zip(rest, chosen, strict=True))
 
 
 def shades(count: int) -> Sequence[Any]:
@@ -86,22 +86,10 @@ def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def aligned(curves: Iterable[Curve]) -> Curve:
-    """The frames, ``[points]``, and the values, ``[curves, points]``.
-
-    Curves that are shorter than the longest end in NaN.
-    """
-    curves = list(curves)
-    frames = max((frames for frames, _ in curves), key=len)
-    table = np.full((len(curves), len(frames)), np.nan)
-    for row, (_, values) in zip(table, curves, strict=True):
-        row[: len(values)] = values
-    return frames, table
-
-
-def median(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median of the finite values of each column; NaN for a column without any."""
-    found: np.ma.MaskedArray[Any, Any] = np.ma.median(np.ma.masked_invalid(values), axis=0)  # type: ignore[no-untyped-call]
-    return found.filled(np.nan)
+    """The longest curve's frames, ``[points]``, and all values, ``[curves, points]``, ending in NaN."""
+    frames, values = zip(*curves, strict=True)
+    table = np.array(list(zip_longest(*values, fillvalue=np.nan)))
+    return max(frames, key=len), table.T
 
 
 def draw_curves(axes: Axes, curves: Iterable[Curve], color: Any, name: str) -> None:

@@ -51,11 +51,10 @@ def evaluate_run(
     Raises:
         FileNotFoundError: if the run has no such policy.
         CheckpointError: if the checkpoint is damaged.
-        OSError: if ``out`` cannot be written; nothing is played then.
-        ValueError: if :func:`~amber_trl.runs.load_policy` or :func:`play` refuses the policy or an argument.
-        ImportError: if a video is asked for and cannot be written.
-        RuntimeError: if the environment cannot be drawn for a video, or an episode has not ended
-            after ``max_frames``.
+        OSError: if ``out`` cannot be written.
+        ValueError: as :func:`~amber_trl.runs.load_policy` and :func:`play` say.
+        ImportError: as :func:`record_episode` says.
+        RuntimeError: as :func:`play` and :func:`record_episode` say.
 
     Examples:
         >>> import tempfile

@@ -92,8 +92,10 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
     found: dict[str, RunPath] = {}
     for path in map(Path, paths):
         here: list[RunPath] = [file.parent for file in sorted(path.rglob("config.json"))]
-        archives = [path] if path.suffix == ".zip" else sorted(path.rglob("*.zip"))
-        here += [run for archive in archives for run in _runs_in(archive)]
+        for file in [path] if path.suffix == ".zip" else sorted(path.rglob("*.zip")):
+            archive = zipfile.Path(file).root
+            names = sorted(name for name in archive.namelist() if name.endswith("/config.json"))
+            here += [zipfile.Path(archive, name.removesuffix("config.json")) for name in names]
         if not here:
             raise FileNotFoundError(
                 f"there is no run at {path}: name run directories, each with a config.json, or "
@@ -101,12 +103,6 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
             )
         found |= {str(run): run for run in here}
     return list(found.values())
-
-
-def _runs_in(archive: Path) -> list[RunPath]:
-    root = zipfile.Path(archive)
-    names = sorted(name for name in root.root.namelist() if name.endswith("/config.json"))
-    return [zipfile.Path(root.root, name.removesuffix("config.json")) for name in names]
 
 
 def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
@@ -130,13 +126,12 @@ def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
     try:
         config = json.loads((path / "config.json").read_text())
         episodes, iterations = (_read_table(path / f"{n}.csv") for n in ("episodes", "iterations"))
+        needed = ({"env_id"}, config), ({"frame", "return"}, episodes), ({"frames"}, iterations)
+        for names, found in needed:
+            if missing := names - set(found):
+                raise ValueError(f"there is no {sorted(missing)}")
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a run directory: {error}") from error
-    needed = {"config.json": ["env_id"], "episodes.csv": ["frame", "return"]}
-    needed["iterations.csv"] = ["frames"]
-    for (file, names), found in zip(needed.items(), (config, episodes, iterations), strict=True):
-        if missing := [name for name in names if name not in found]:
-            raise ValueError(f"{path / file} has no {missing}, which every run writes")
     return LoggedRun(path, config, episodes, iterations)
 
 
@@ -159,7 +154,7 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
         runs: of any tasks and recipes.
 
     Returns:
-        The runs by name, in the order in which they were given.
+        The runs by name. Names of the same ``setup`` follow each other.
 
     Examples:
         >>> from pathlib import Path
@@ -168,34 +163,28 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
         >>> list(by_setup([LoggedRun(Path(), config, {}, {}) for config in configs]))
         ['ppo, gamma=0.9', 'ppo, gamma=0.99']
     """
-    names = dict.fromkeys(name for run in runs for name in run.config)
+    by_task = _groups(runs, ["env_id"]).values()
     chosen = ["setup"]
-    for name in names:
+    for name in dict.fromkeys(name for run in runs for name in run.config):
         more = [*chosen, name]
         if name not in NO_SETTINGS and any(
-            len({_options(run, more) for run in own}) > len({_options(run, chosen) for run in own})
-            for own in _groups(runs, "env_id").values()
+            len(_groups(own, more)) > len(_groups(own, chosen)) for own in by_task
         ):
             chosen = more
     found: dict[str, list[LoggedRun]] = {}
-    groups = _groups(runs, "setup")
-    for run in runs:
-        alike = groups[str(run.config.get("setup"))]
-        words = [str(run.config.get("setup", "unnamed"))] + [
-            f"{name}={run.config.get(name)}"
-            for name in chosen[1:]
-            if len({_options(other, [name]) for other in alike}) > 1
-        ]
-        found.setdefault(", ".join(words), []).append(run)
+    for alike in _groups(runs, ["setup"]).values():
+        setup = str(alike[0].config.get("setup", "unnamed"))
+        differing = [name for name in chosen[1:] if len(_groups(alike, [name])) > 1]
+        for values, own in _groups(alike, differing).items():
+            words = (f"{name}={value}" for name, value in zip(differing, values, strict=True))
+            found[", ".join([setup, *words])] = own
     return found
 
 
-def _options(run: LoggedRun, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(str(run.config.get(name)) for name in names)
-
-
-def _groups(runs: Iterable[LoggedRun], option: str) -> dict[str, list[LoggedRun]]:
-    found: dict[str, list[LoggedRun]] = {}
+def _groups(
+    runs: Iterable[LoggedRun], options: Sequence[str]
+) -> dict[tuple[str, ...], list[LoggedRun]]:
+    found: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
-        found.setdefault(str(run.config.get(option)), []).append(run)
+        found.setdefault(tuple(str(run.config.get(name)) for name in options), []).append(run)
     return found

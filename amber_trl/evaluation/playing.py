@@ -48,8 +48,6 @@ class Played:
         determine the mean return of this policy, not what another seed's training would reach.
         """
         count = len(self.returns)
-        if count < 2:
-            return math.nan, math.nan
         half = float(stats.t.ppf(0.975, count - 1)) * self.std / math.sqrt(count)
         return self.mean - half, self.mean + half
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from amber_trl.evaluation import _drawing as drawing
-from amber_trl.evaluation import (
+from amber_trl.evaluation._figures import (
     batches_in_use,
     iteration_means,
     learning_curves,

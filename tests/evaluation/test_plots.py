@@ -10,15 +10,14 @@ import pytest
 from matplotlib.colors import to_hex
 
 from amber_trl.__main__ import main
-from amber_trl.evaluation import (
-    LoggedRun,
+from amber_trl.evaluation import LoggedRun, plot_runs
+from amber_trl.evaluation._drawing import colors, smooth
+from amber_trl.evaluation._figures import (
     batches_in_use,
     iteration_means,
     learning_curves,
-    plot_runs,
     staleness_by_age,
 )
-from amber_trl.evaluation._drawing import colors, smooth
 from tests.evaluation.test_logged_runs import write_run
 
 
@@ -75,7 +74,7 @@ def test_batches_in_use_and_other_columns_are_those_logged() -> None:
 def test_each_age_has_its_line_and_the_drop_factor_one() -> None:
     (axes,) = staleness_by_age([run(1.0), run(2.0), run(9.0)]).axes
     (line,) = lines(axes, "age 1")
-    assert line.get_ydata()[1:] == pytest.approx([0.2] * 3)  # the median
+    assert list(line.get_ydata())[1:] == pytest.approx([0.2] * 3)  # the median
     assert not lines(axes, "age 0")
     (line,) = lines(axes, "drop factor")
     assert line.get_ydata() == pytest.approx([0.9, 0.8, 0.7, 0.6])
@@ -145,8 +144,8 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
     import amber_trl.evaluation
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for module in ("plots", "_drawing"):
+    for module in ("_figures", "_drawing"):
         monkeypatch.delitem(sys.modules, f"amber_trl.evaluation.{module}", raising=False)
         monkeypatch.delattr(amber_trl.evaluation, module, raising=False)
     with pytest.raises(ImportError, match=r'pip install "amber_trl\[study\]"'):
-        amber_trl.evaluation.plot_runs  # noqa: B018
+        plot_runs([], "figures")
