@@ -35,11 +35,7 @@ _LEFT = {"kind": "left"}
 
 
 class LayerReader:
-    """Reads groups of layers: a vector environment, or a copy's wrappers and the environment.
-
-    Args:
-        groups: the layers of each group, outermost first.
-    """
+    """Reads groups of layers, each a vector environment, or a copy's wrappers and environment."""
 
     def __init__(self, groups: list[list[Any]]) -> None:
         self.problems: list[str] = []

@@ -32,11 +32,7 @@ class Encoder:
         self._seen: dict[int, tuple[int, str, Any]] = {}
 
     def encode(self, value: Any, path: str) -> Any:
-        """A value as plain data, which shares no memory with it.
-
-        Args:
-            value: anything.
-            path: its name in messages.
+        """A value as plain data, which shares no memory with it; ``path`` names it in messages.
 
         Raises:
             NotPlainError: it, or something in it, is not plain; nothing of it is remembered.
@@ -104,12 +100,9 @@ class Decoder:
         self._made: dict[int, Any] = {}
 
     def decode(self, plain: Any, current: Any = None) -> Any:
-        """The value that was encoded.
+        """The value that was encoded; ``current`` is what is in its place now.
 
-        Args:
-            plain: what :meth:`Encoder.encode` returned.
-            current: what is in the value's place now. A generator is set, and not replaced, so
-                that a function that draws from it still does.
+        A generator is set, and not replaced, so that a function that draws from it still does.
         """
         if not isinstance(plain, Mapping):
             return plain

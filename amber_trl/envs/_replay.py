@@ -82,11 +82,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Plays the saved episode again, up to where it was.
-
-        Args:
-            state: what :meth:`state_dict` returned, for a task of the same id.
-        """
+        """Plays the saved episode of a task of the same id again, up to where it was."""
         env, begin, generator = self.unwrapped, state["begin"], state["generator"]
         if begin is not None:
             env.np_random.bit_generator.state = begin["generator"]

@@ -68,10 +68,7 @@ class SimulatorState:
         return {"groups": found.groups, "inexact": self._reasons(found)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts the simulators where the saved ones were.
-
-        Args:
-            state: what :meth:`state_dict` returned.
+        """Puts the simulators where those of a :meth:`state_dict` were.
 
         Raises:
             ValueError: the state is of another number of copies, or of other environments or
