@@ -14,7 +14,7 @@ from tensordict.nn import (
     set_composite_lp_aggregate,
 )
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent, Normal
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 _ONE_PER_FRAME = (
@@ -66,6 +66,33 @@ def joint_log_prob(dist: Distribution, frames: TensorDictBase, keys: Sequence[Ne
 def sum_of_heads(log_probs: Iterable[Tensor], frames: int) -> Tensor:
     """The joint log-probability ``[frames]`` of the heads of an action, each ``[frames, ...]``."""
     return torch.stack([head.reshape(frames, -1).sum(-1) for head in log_probs]).sum(0)
+
+
+def log_ratio_of_dimensions(
+    dist: Distribution,
+    frames: TensorDictBase,
+    action_key: NestedKey,
+    gaussian_keys: Sequence[NestedKey],
+    needed_by: str,
+) -> Tensor:
+    """Log-ratios ``[frames, D]`` of each action dimension to the stored mean and deviation."""
+    normal = dist.base_dist if isinstance(dist, Independent) else dist
+    if not isinstance(normal, Normal):
+        raise ValueError(
+            f"{needed_by} needs a Gaussian actor, got {type(dist).__name__}: its action "
+            "dimensions have no ratios of their own"
+        )
+    action = frames.get(action_key)
+    loc, scale = (frames.get(key) for key in gaussian_keys)
+    for key, value in zip(gaussian_keys, (loc, scale), strict=True):
+        if value.shape != action.shape:
+            raise ValueError(
+                f"{key!r} of shape {tuple(value.shape)} for actions of shape "
+                f"{tuple(action.shape)}: store mean and deviation of each action dimension"
+            )
+    behaviour = Normal(loc, scale, validate_args=False)
+    log_ratio: Tensor = normal.log_prob(action) - behaviour.log_prob(action)
+    return log_ratio
 
 
 def check_one_per_frame(name: object, log_prob: Tensor, frames: int) -> None:

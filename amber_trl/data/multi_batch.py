@@ -16,6 +16,7 @@ from torchrl.data import SamplerWithoutReplacement, Storage, TensorDictReplayBuf
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.envs import Transform
 
+from amber_trl._actors import sum_of_heads
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import (
     check_batch,
@@ -74,6 +75,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         transform: a transform of minibatches, as in any TorchRL buffer. :meth:`refresh` applies it
             to the stored batches too. Its inverse is applied by :meth:`extend` to the batch as it
             comes, ``[E, T]``.
+        age_key: where each stored frame carries the age of its batch, ``int64``, 0 the newest,
+            which :class:`~amber_trl.objectives.DISCLoss` reads. By default nowhere.
         check_finite: refuse a batch with a NaN or an infinity in any floating key.
         **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
 
@@ -104,6 +107,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         sampler: Sampler | Callable[[], Sampler] | None = None,
         generator: torch.Generator | None = None,
         transform: Transform | Callable[[Any], Any] | None = None,
+        age_key: NestedKey | None = None,
         check_finite: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -121,6 +125,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
         self.staleness = staleness
         self.keys = None if keys is None else list(keys)
+        self.age_key = age_key
         self.check_finite = check_finite
         self._epoch_number = 0
         self._needs_refresh = staleness is not None
@@ -189,13 +194,27 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             self.staleness.check_frames(frames)
         # Detached, since a storage would keep every graph ever written into it. Not by
         # TensorDictReplayBuffer.extend, which would apply the inverse transforms again.
-        index = self._extend(frames.detach())
+        index = self._extend(self._with_own_columns(frames.detach()))
+        if self.age_key is not None:  # every stored batch has grown older
+            age = self.age.repeat_interleave(self.frames_per_batch)
+            self._storage[:].set_(self.age_key, age)
         priority = frames.get(self.priority_key, None)
         if priority is not None and update_priority is not False:
             self.update_priority(index, priority)
         self._end_epoch()
         self._needs_refresh = self.staleness is not None
         return index
+
+    def _with_own_columns(self, frames: TensorDictBase) -> TensorDictBase:
+        """A new batch with room for the columns that this buffer writes."""
+        if self.age_key is not None:
+            age = torch.zeros(len(frames), dtype=torch.int64, device=frames.device)
+            frames.set(self.age_key, age)
+        if self.staleness is not None and self.staleness.proximal_log_prob_key is not None:
+            behaviour = [frames.get(key) for key in self.staleness.log_prob_keys]
+            log_prob = sum_of_heads(behaviour, len(frames))
+            frames.set(self.staleness.proximal_log_prob_key, log_prob)
+        return frames
 
     def refresh(self) -> TensorDict:
         """Measure every stored batch under the current actor, and use the fresh ones.
@@ -221,6 +240,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         age = self.age
         # Algorithm 1, lines 10 to 12: R' of each stored batch decides whether it is in use.
         ledger = self.staleness.measure(stored, age.to(stored.device or age.device))
+        if (key := self.staleness.proximal_log_prob_key) is not None:
+            self._storage[:].set_(key, stored[key].reshape(-1))
         ledger["slot"] = torch.arange(len(age), device=ledger["age"].device)
         ledger = ledger[ledger["age"].argsort()]
         self._sampler.set_active(ledger["slot"][ledger["active"]])

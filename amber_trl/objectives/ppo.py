@@ -145,6 +145,13 @@ class AmberPPOLoss(ClipPPOLoss):
         self._own_metrics = {}
         return losses
 
+    @property
+    def _clip_range(self) -> tuple[Tensor, Tensor]:
+        """How far the ratio may go below and above the centre of its range."""
+        if self._asymmetric_clip:
+            return self.clip_epsilon_low, self.clip_epsilon_high
+        return self.clip_epsilon, self.clip_epsilon
+
     def _in_use(self, tensordict: TensorDictBase) -> TensorDictBase:
         key = self.loss_mask_key
         mask = None if key in (None, "auto") else tensordict.get(key, None)

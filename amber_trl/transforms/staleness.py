@@ -8,7 +8,6 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
 from torchrl.data import Composite
 from torchrl.envs import Transform
 
@@ -19,6 +18,7 @@ from amber_trl._actors import (
     evaluation,
     joint_log_prob,
     keys_read,
+    log_ratio_of_dimensions,
     sum_of_heads,
 )
 from amber_trl._checks import check_integer, check_number
@@ -76,6 +76,9 @@ class ISStalenessFilter(Transform):
         loc_key: where the mean of the behaviour policy's Gaussian is stored.
         scale_key: where its standard deviation is.
         mask_key: where :meth:`forward` writes its mask.
+        proximal_log_prob_key: where :meth:`measure` writes the log-probability of each frame's
+            action under the actor as it is then, which :class:`~amber_trl.objectives.GePPOLoss`
+            reads. A buffer that holds the filter keeps it in storage. By default nowhere.
         max_importance_ratio: frames with a higher ratio are counted in the ledger.
         chunk_size: frames per forward pass, which bounds memory.
 
@@ -110,12 +113,14 @@ class ISStalenessFilter(Transform):
         loc_key: NestedKey = "loc",
         scale_key: NestedKey = "scale",
         mask_key: NestedKey = "staleness_mask",
+        proximal_log_prob_key: NestedKey | None = None,
         max_importance_ratio: float = 1e3,
         chunk_size: int = 4096,
     ) -> None:
         super().__init__(out_keys=[mask_key])
         self.metric = check_metric(metric)
         self.report_only = report_only
+        self.proximal_log_prob_key = proximal_log_prob_key
         self.max_importance_ratio = check_number(
             "max_importance_ratio", max_importance_ratio, above=0
         )
@@ -213,9 +218,14 @@ class ISStalenessFilter(Transform):
         if age is not None and age.shape != batches.shape[:1]:
             raise ValueError(f"age of shape {tuple(age.shape)} for {len(batches)} batches")
         frames = batches.select(*self.in_keys).reshape(-1)
-        values = [self._measure_chunk(chunk) for chunk in frames.split(self.chunk_size)]
-        log_ratio = torch.cat([ratio for ratio, _ in values]).view(batches.shape)
-        of_dimension = torch.cat([ratio for _, ratio in values]) if values[0][1].ndim > 1 else None
+        chunks = [self._measure_chunk(chunk) for chunk in frames.split(self.chunk_size)]
+        log_prob, log_ratio, ratios = map(torch.cat, zip(*chunks, strict=True))
+        log_ratio = log_ratio.view(batches.shape)
+        of_dimension = ratios if ratios.ndim > 1 else None
+        if self.proximal_log_prob_key is not None:
+            tensordict.set(
+                self.proximal_log_prob_key, log_prob.view(tensordict.shape), inplace=True
+            )
         return make_ledger(
             log_ratio,
             self._staleness(log_ratio, of_dimension, age),
@@ -293,8 +303,8 @@ class ISStalenessFilter(Transform):
             log_prob = tensordict.get(self.log_prob_keys[0])
             check_one_per_frame(self.log_prob_keys[0], log_prob, tensordict.numel())
 
-    def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Log-ratios ``[frames]``, and those ``[frames, D]`` of the action dimensions or empty."""
+    def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities and log-ratios ``[frames]``; those ``[frames, D]`` or empty."""
         actor, device = self.actor, device_of(self.actor)
         there = frames if device is None else frames.to(device)
         with evaluation(actor):  # x_n = log pi(a_n|s_n) - log pi_b(a_n|s_n)
@@ -303,28 +313,12 @@ class ISStalenessFilter(Transform):
         behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
         of_dimension = behaviour.new_empty(0)
         if self.metric == "per_dimension":
-            of_dimension = self._log_ratio_of_dimensions(dist, there).reshape(len(frames), -1)
-        log_ratio = current - behaviour
-        home = frames.get(self.log_prob_keys[0]).device
-        return log_ratio.to(home), of_dimension.to(home)
-
-    def _log_ratio_of_dimensions(self, dist: Distribution, frames: TensorDictBase) -> Tensor:
-        normal = dist.base_dist if isinstance(dist, Independent) else dist
-        if not isinstance(normal, Normal):
-            raise ValueError(
-                f'metric="per_dimension" needs a Gaussian actor, got {type(dist).__name__}: choose '
-                'metric="mean_abs_deviation"'
+            ratios = log_ratio_of_dimensions(
+                dist, there, self.action_keys[0], self._gaussian_keys, 'metric="per_dimension"'
             )
-        action = frames.get(self.action_keys[0])
-        loc, scale = (frames.get(key) for key in self._gaussian_keys)
-        for key, value in zip(self._gaussian_keys, (loc, scale), strict=True):
-            if value.shape != action.shape:
-                raise ValueError(
-                    f"{key!r} of shape {tuple(value.shape)} for actions of shape "
-                    f"{tuple(action.shape)}: store mean and deviation of each action dimension"
-                )
-        log_ratio: Tensor = normal.log_prob(action) - Normal(loc, scale).log_prob(action)
-        return log_ratio
+            of_dimension = ratios.reshape(len(frames), -1)
+        home = frames.get(self.log_prob_keys[0]).device
+        return current.to(home), (current - behaviour).to(home), of_dimension.to(home)
 
     def _staleness(
         self, log_ratio: Tensor, of_dimension: Tensor | None, age: Tensor | None

@@ -1,0 +1,192 @@
+"""DISC: each action dimension's ratio clipped on its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor
+from torchrl.objectives import ClipPPOLoss
+
+from amber_trl._actors import log_ratio_of_dimensions
+from amber_trl._checks import check_number
+from amber_trl.objectives.ppo import AmberPPOLoss
+
+__all__ = ["DISCLoss"]
+
+
+class DISCLoss(AmberPPOLoss):
+    r"""Clips the ratio of each action dimension on its own, and penalises change on new frames.
+
+    .. math::
+
+        -\frac1M \sum_m \frac{W_m}{\bar W} \hat A_m
+        + \alpha \frac{1}{2 |\mathcal N|} \sum_{m \in \mathcal N} (\log R_m)^2, \qquad
+        W_m = \prod_d
+        \begin{cases}
+            \min(R_{m,d}, 1 + \epsilon) & \hat A_m \ge 0 \\
+            \max(R_{m,d}, 1 - \epsilon) & \hat A_m < 0
+        \end{cases}
+
+    with :math:`R_{m,d}` the ratio of action dimension :math:`d` of the actor's Gaussian to the
+    stored one, :math:`\bar W` the mean of :math:`W` over the minibatch, through which no gradient
+    goes, :math:`R_m = \prod_d R_{m,d}`, and :math:`\mathcal N` the minibatch's frames of the newest
+    batch. It is the policy objective of DISC (Han & Sung 2019, *Dimension-Wise Importance Sampling
+    Weight Clipping*, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). PPO's clip of the
+    whole ratio takes the gradient from a frame once the product leaves the range, which many
+    dimensions do soon. Here a frame loses only those dimensions that have left it.
+
+    The weight :math:`\alpha` of the penalty is the buffer ``penalty_coeff``, and so part of the
+    ``state_dict``. Once per iteration, :meth:`adapt_penalty` doubles or halves it.
+
+    Beside the keys of :class:`AmberPPOLoss` it reads ``loc`` and ``scale``, the stored mean and
+    deviation of each dimension, and ``batch_age``, int64 ``[M]``, 0 for frames of the newest batch
+    (all renamed by ``set_keys``). ``MultiBatchReplayBuffer(age_key="batch_age")`` stores the age;
+    name ``loc`` and ``scale`` in its ``keys``. Returns also ``loss_penalty``, a scalar whatever the
+    reduction, and ``penalty``, which is ``loss_penalty`` over :math:`\alpha`.
+
+    Value loss, entropy bonus and masking are those of :class:`AmberPPOLoss`. ``ESS``, ``max_ratio``
+    and ``mean_ratio`` are of the weights :math:`W_m / \bar W`; ``clip_fraction`` is the share of
+    the ratios of dimensions that are clipped; ``capped_frames`` counts those with :math:`W_m` above
+    ``max_importance_ratio``, which are capped as in :class:`AmberPPOLoss`. Old and clipped frames
+    are compared within a minibatch by :math:`\bar W`: take minibatches of 64 frames or more.
+
+    Deviations: the authors draw a fixed share of each minibatch from the newest batch, clip the
+    value loss, and compute advantages by GAE-V; none is part of this loss. A frame of advantage 0
+    has weight 0 in their mean :math:`\bar W`, and its usual weight here. They do not cap.
+
+    Args:
+        actor_network: the actor, of a Gaussian.
+        critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
+
+    Keyword Args:
+        penalty_target: the penalty that :meth:`adapt_penalty` aims at, above 0.
+        penalty_coeff: the first :math:`\alpha`, within ``2**-10`` and 64; or 0 for no penalty,
+            which then stays off.
+        **kwargs: as in :class:`AmberPPOLoss`, except ``delay_actor``.
+
+    Raises:
+        TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
+        KeyError: when called without a key that it reads.
+        ValueError: if a number is out of range; when called, if the actor is not Gaussian, or a
+            column is of a wrong shape.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> actor, critic = gaussian_actor(3, 2), value_critic(3)
+        >>> replay = MultiBatchReplayBuffer(4, 64, 64, age_key="batch_age")
+        >>> for iteration in range(2):
+        ...     frames = actor(TensorDict({"observation": torch.randn(64, 3)}, [64])).detach()
+        ...     frames["advantage"] = frames["value_target"] = torch.randn(64, 1)
+        ...     index = replay.extend(frames)
+        >>> loss = DISCLoss(actor, critic)
+        >>> emitted = loss(replay.sample())
+        >>> emitted["penalty"]
+        tensor(0.)
+        >>> loss.adapt_penalty(emitted["penalty"])
+        0.5
+    """
+
+    @dataclass
+    class _AcceptedKeys(ClipPPOLoss._AcceptedKeys):
+        batch_age: NestedKey = "batch_age"
+        loc: NestedKey = "loc"
+        scale: NestedKey = "scale"
+
+    default_keys = _AcceptedKeys
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        critic_network: TensorDictModule | None = None,
+        *,
+        penalty_target: float = 1e-3,
+        penalty_coeff: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(actor_network, critic_network, delay_actor=False, **kwargs)
+        self.penalty_target = check_number("penalty_target", penalty_target, above=0)
+        if penalty_coeff != 0:
+            check_number("penalty_coeff", penalty_coeff, low=2**-10, high=64)
+        device = next(self.parameters()).device
+        self.register_coeff_buffer("penalty_coeff", float(penalty_coeff), device=device)
+
+    @torch.no_grad()
+    def adapt_penalty(self, penalty: Tensor | float) -> float:
+        """Doubles the penalty's weight where the policy moved too far, halves it where too little.
+
+        Call it once per iteration, after its updates. The weight doubles above 1.5 times the
+        target and halves below the target over 1.5, within ``2**-10`` and 64.
+
+        Args:
+            penalty: the metric ``penalty`` of this iteration's updates, of any shape.
+
+        Returns:
+            The weight of the next iteration's penalty.
+        """
+        measured = float(torch.as_tensor(penalty).mean())
+        if self.penalty_coeff > 0:
+            if measured > 1.5 * self.penalty_target:
+                self.penalty_coeff.mul_(2).clamp_(max=64)
+            elif measured < self.penalty_target / 1.5:
+                self.penalty_coeff.div_(2).clamp_(min=2**-10)
+        return float(self.penalty_coeff)
+
+    @property
+    def _clip_bounds(self) -> tuple[float, float]:
+        """No clip beyond that of the dimensions."""
+        return -math.inf, math.inf
+
+    def _maybe_normalize_advantage(
+        self, advantage: Tensor, tensordict: TensorDictBase, **kwargs: Any
+    ) -> Tensor:
+        advantage = super()._maybe_normalize_advantage(advantage, tensordict, **kwargs)
+        tensordict.set(self.tensor_keys.advantage, advantage)  # of the call's own copy
+        return advantage
+
+    def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
+        # On a copy, into which the actor writes its mean and deviation over the stored ones.
+        log_ratio, dist, kl, _ = super()._log_weight(tensordict.clone(False), adv_shape)
+        keys = self.tensor_keys
+        self._add_penalty(log_ratio, tensordict.get(keys.batch_age, None))
+        log_ratios = log_ratio_of_dimensions(
+            dist, tensordict, keys.action, [keys.loc, keys.scale], type(self).__name__
+        )
+        low, high = self._clip_range
+        clipped = torch.where(
+            tensordict.get(keys.advantage) < 0,
+            log_ratios.clamp(min=(-low).log1p()),
+            log_ratios.clamp(max=high.log1p()),
+        )
+        log_weight = clipped.sum(-1, keepdim=True)  # log W
+        correction = torch.zeros_like(log_weight)
+        if self.max_importance_ratio is not None:
+            correction = (self.max_importance_ratio.log() - log_weight.detach()).clamp(max=0)
+        capped = log_weight.detach() + correction
+        most = capped.amax()
+        log_mean = most + (capped - most).exp().mean().log()  # of W, where no exponential overflows
+        self._own_metrics |= {
+            "clip_fraction": (clipped != log_ratios).to(log_weight.dtype).mean(),
+            "capped_frames": (correction < 0).sum().to(log_weight.dtype),
+        }
+        return log_weight, dist, kl, correction - log_mean
+
+    def _add_penalty(self, log_ratio: Tensor, age: Tensor | None) -> None:
+        if age is None:
+            name = self.tensor_keys.batch_age
+            raise KeyError(
+                f"{name!r} is missing: build the buffer with MultiBatchReplayBuffer(age_key="
+                f"{name!r}), or name the key with set_keys(batch_age=...)"
+            )
+        newest = (age == 0).view_as(log_ratio)
+        penalty = (log_ratio.square() * newest).sum() / newest.sum().clamp(min=1) / 2
+        self._own_metrics |= {
+            "loss_penalty": self.penalty_coeff * penalty,
+            "penalty": penalty.detach(),
+        }

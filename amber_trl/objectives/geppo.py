@@ -1,0 +1,155 @@
+"""GePPO: clipping around the policy that the iteration started from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor
+from torchrl.objectives import ClipPPOLoss
+
+from amber_trl._actors import sum_of_heads
+from amber_trl.objectives.ppo import AmberPPOLoss
+
+__all__ = ["GePPOLoss"]
+
+
+class GePPOLoss(AmberPPOLoss):
+    r"""Clips the ratio around what it was before this iteration's updates.
+
+    .. math::
+
+        -\frac1M \sum_m \min\left(R_m \hat A_m,
+        \mathrm{clip}(R_m, C_m - \epsilon, C_m + \epsilon) \hat A_m\right), \qquad
+        R_m = \frac{\pi(a_m|s_m)}{\pi_b(a_m|s_m)}, \quad
+        C_m = \frac{\pi_k(a_m|s_m)}{\pi_b(a_m|s_m)}
+
+    with :math:`\pi_b` the stored behaviour policy and :math:`\pi_k` the actor before this
+    iteration's updates. It is the clipped objective of Generalized PPO with sample reuse (Queeney,
+    Paschalidis & Cassandras 2021, `arXiv 2111.00072 <https://arxiv.org/abs/2111.00072>`_). PPO
+    clips around 1, where an old frame may be out of reach before the first update. Where
+    :math:`\pi_k = \pi_b`, as in a new batch, :math:`C_m = 1` and this is :class:`AmberPPOLoss`, bit
+    for bit.
+
+    Beside the keys of :class:`AmberPPOLoss` it reads ``proximal_log_prob``, the log-probability of
+    the stored action under :math:`\pi_k`, ``[M]`` or ``[M, 1]`` (renamed by ``set_keys``). Let the
+    filter measure and the buffer store it::
+
+        staleness = ISStalenessFilter(actor, proximal_log_prob_key="proximal_log_prob")
+
+    Value loss, entropy bonus, masking, metrics and the cap of the ratio are those of
+    :class:`AmberPPOLoss`. A frame whose :math:`C_m` is above the cap is clipped around
+    :math:`C_m`, and then lowered by the same factor as its ratio.
+
+    Deviations: the authors also weight batches by their age, standardise advantages by
+    :math:`C_m \hat A_m`, and adapt the step size to the measured change of the policy. None of
+    these is part of the loss.
+
+    Args:
+        actor_network: the actor.
+        critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
+
+    Keyword Args:
+        **kwargs: as in :class:`AmberPPOLoss`, except ``delay_actor``.
+
+    Raises:
+        TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
+        KeyError: when called without a key that it reads.
+        ValueError: when called, if a column is of a wrong shape.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.transforms import ISStalenessFilter
+        >>> actor, critic = gaussian_actor(3, 1), value_critic(3)
+        >>> staleness = ISStalenessFilter(actor, proximal_log_prob_key="proximal_log_prob")
+        >>> replay = MultiBatchReplayBuffer(4, 64, 64, staleness=staleness)
+        >>> frames = actor(TensorDict({"observation": torch.randn(64, 3)}, [64])).detach()
+        >>> frames["advantage"] = frames["value_target"] = torch.ones(64, 1)
+        >>> frames["action_log_prob"] -= 0.2  # less likely then: the ratio starts at 1.22
+        >>> index, ledger = replay.extend(frames), replay.refresh()
+        >>> minibatch = replay.sample()
+        >>> GePPOLoss(actor, critic, clip_epsilon=0.1)(minibatch)["clip_fraction"]
+        tensor(0.)
+        >>> AmberPPOLoss(actor, critic, clip_epsilon=0.1)(minibatch)["clip_fraction"]
+        tensor(1.)
+    """
+
+    @dataclass
+    class _AcceptedKeys(ClipPPOLoss._AcceptedKeys):
+        proximal_log_prob: NestedKey = "proximal_log_prob"
+
+    default_keys = _AcceptedKeys
+    _window: tuple[Tensor, Tensor] | None = None
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        critic_network: TensorDictModule | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(actor_network, critic_network, delay_actor=False, **kwargs)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Loss and metrics of a minibatch.
+
+        Args:
+            tensordict: ``[M]`` stored frames.
+
+        Returns:
+            A TensorDict of scalars.
+
+        Raises:
+            KeyError: if there is no stored advantage, value target or proximal log-probability.
+            ValueError: if a column is of a wrong shape.
+        """
+        losses = super().forward(tensordict)
+        self._window = None  # a tensor of this call's graph or trace must not outlive it
+        return losses
+
+    def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
+        weights = super()._log_weight(tensordict, adv_shape)
+        name = self.tensor_keys.proximal_log_prob
+        proximal = tensordict.get(name, None)
+        if proximal is None:
+            raise KeyError(
+                f"{name!r} is missing: build the buffer's filter with ISStalenessFilter("
+                f"proximal_log_prob_key={name!r}), which stores it at every refresh(); or name "
+                "the key with set_keys(proximal_log_prob=...)"
+            )
+        stored = self.tensor_keys.sample_log_prob
+        stored = stored if isinstance(stored, list) else [stored]
+        behaviour = sum_of_heads([tensordict.get(key) for key in stored], tensordict.numel())
+        if proximal.numel() != behaviour.numel():
+            raise ValueError(
+                f"{name!r} of shape {tuple(proximal.shape)} for {tensordict.numel()} frames: "
+                "expected one number per frame"
+            )
+        log_ratio = weights[0].detach()
+        log_center = (proximal.reshape(-1) - behaviour).view_as(log_ratio)  # log C
+        low, high = self._clip_range
+        bounds = _log_add(log_center, -low), _log_add(log_center, high)
+        if self.max_importance_ratio is not None:  # for a ratio far below a centre above the cap
+            most = log_ratio.clamp(min=self.max_importance_ratio.log())
+            bounds = torch.minimum(bounds[0], most), torch.minimum(bounds[1], most)
+        self._window = bounds
+        return weights
+
+    @property
+    def _clip_bounds(self) -> tuple[Tensor, Tensor]:
+        """``log(C - eps)`` and ``log(C + eps)`` of each frame."""
+        assert self._window is not None  # set by _log_weight in the same call
+        return self._window
+
+
+def _log_add(log_center: Tensor, change: Tensor) -> Tensor:
+    """``log(max(0, C + change))``."""
+    # C <= 1: log1p(C - 1 + change). C > 1: log C + log1p(change / C). No exponential overflows.
+    below = (log_center.clamp(max=0).expm1() + change).clamp(min=-1).log1p()
+    above = log_center + (change * (-log_center.clamp(min=0)).exp()).log1p()
+    # Where C is 1, rounded as PPO rounds it.
+    return torch.where(log_center == 0, change.log1p(), torch.where(log_center > 0, above, below))
