@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import signal
 import warnings
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
+
+from amber_trl._checks import check_integer
 
 COMPILE_FROM_FRAMES = 100_000
 """Total frames from which compiling pays. A shorter run takes longer to compile than it saves."""
@@ -40,7 +41,8 @@ def should_compile(
         what to give :class:`~amber_trl.training.UpdateStep` as ``compile``.
 
     Raises:
-        ValueError: if ``choice`` is another word, or ``total_frames`` is below 1 or not finite.
+        TypeError: if ``total_frames`` is not an integer.
+        ValueError: if ``choice`` is another word, or ``total_frames`` is below 1.
         RuntimeError: if ``choice`` is ``"on"`` and no compiler works.
 
     Examples:
@@ -50,11 +52,7 @@ def should_compile(
     """
     if choice not in ("auto", "on", "off"):
         raise ValueError(f"choice={choice!r} is unknown: pass 'auto', 'on' or 'off'")
-    if not 1 <= total_frames < math.inf:
-        raise ValueError(
-            f"total_frames={total_frames} given to should_compile: it must be at least 1 and "
-            "finite; pass the number of frames that the whole training collects"
-        )
+    check_integer("total_frames", total_frames)
     if choice == "off" or (choice == "auto" and total_frames < COMPILE_FROM_FRAMES):
         return False
     reason = why_not_compiled(torch.device(device).type)

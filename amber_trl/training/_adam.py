@@ -10,31 +10,20 @@ _REFUSED = ("amsgrad", "maximize", "differentiable")
 
 
 def check_supported(optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimiser that cannot be compiled.
-
-    Args:
-        optimizer: any optimiser.
-
-    Raises:
-        TypeError: if it is not exactly an ``Adam`` or ``AdamW``.
-        ValueError: if it uses ``amsgrad``, ``maximize``, ``differentiable`` or a tensor as learning
-            rate, or, on CUDA, keeps its step count on the CPU.
-    """
+    """Refuses an optimiser that cannot be compiled, or uses an option that cannot."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}, and only torch.optim.Adam and AdamW can "
             "be compiled: use one of these, or compile=False"
         )
     for group in optimizer.param_groups:
-        if used := [option for option in _REFUSED if group.get(option)]:
-            raise ValueError(
-                f"the optimizer was built with {used[0]}=True, which the compiled step does not "
-                "support: leave it out, or use compile=False"
-            )
+        used = [f"{option}=True" for option in _REFUSED if group.get(option)]
         if isinstance(group["lr"], torch.Tensor):
+            used.append("a tensor as lr")
+        if used:
             raise ValueError(
-                "the optimizer's lr is a tensor: give it as a float (the compiled step reads it "
-                "at every call and is not compiled again), or use compile=False"
+                f"the optimizer was built with {' and '.join(used)}, which the compiled step does "
+                "not support: leave it out (lr is a float there), or use compile=False"
             )
         on_cuda = any(p.is_cuda for p in group["params"])
         if on_cuda and not (group["capturable"] or group["fused"]):

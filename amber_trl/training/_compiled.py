@@ -44,17 +44,6 @@ class CompiledStep:
     Building one leaves the loss as it was, whether or not it succeeds. torch compiles the graph
     again for minibatches of one row, of very few or of more than 4096, and for entries of another
     dtype or layout.
-
-    Args:
-        loss: a loss module built with ``functional=False``.
-        optimizer: an ``Adam`` or ``AdamW``.
-        guard: keeps the flag that a non-finite loss or gradient raises.
-        max_grad_norm: the norm above which the gradient is rescaled, or None.
-
-    Raises:
-        TypeError: if the optimiser is neither ``Adam`` nor ``AdamW``.
-        ValueError: if the loss is functional, or the optimiser uses an option that is not supported.
-        RuntimeError: if there is no working compiler for the loss's device.
     """
 
     def __init__(
@@ -64,7 +53,11 @@ class CompiledStep:
         guard: NonFiniteGuard,
         max_grad_norm: float | None,
     ) -> None:
-        _check_loss(loss)
+        if loss.functional:
+            raise ValueError(
+                f"{type(loss).__name__} was built with functional=True, and its compiled gradients "
+                "would silently be zero: build it with functional=False, or use compile=False"
+            )
         check_supported(optimizer)
         if reason := why_not_compiled(next(loss.parameters()).device.type):
             raise RuntimeError(f"the update step cannot be compiled: {reason}; or compile=False")
@@ -359,11 +352,3 @@ def _examine(
         gradients = torch.autograd.grad(total_loss(emitted), parameters, allow_unused=True)
     used = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
     return emitted.detach(), used
-
-
-def _check_loss(loss: LossModule) -> None:
-    if loss.functional:
-        raise ValueError(
-            f"{type(loss).__name__} was built with functional=True, and its compiled gradients "
-            "would silently be zero: build it with functional=False, or use compile=False"
-        )

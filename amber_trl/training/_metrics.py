@@ -5,20 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
 
 def total_loss(emitted: TensorDictBase) -> torch.Tensor:
-    """Adds up the ``loss_*`` entries of what a loss module emitted.
-
-    Args:
-        emitted: the output of a TorchRL loss module.
-
-    Returns:
-        the sum, a scalar of shape ``[]``.
+    """Adds up the ``loss_*`` entries that a loss module emitted, to shape ``[]``.
 
     Raises:
         KeyError: if there is no such entry.
@@ -39,16 +32,6 @@ def total_loss(emitted: TensorDictBase) -> torch.Tensor:
     return functools.reduce(operator.add, terms.values()).reshape(())
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """Where in the packed vector an entry lies."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    start: int
-    stop: int
-
-
 class MetricPacker:
     """Lays an update's metrics into one vector, which a compiled graph returns at little cost.
 
@@ -62,9 +45,8 @@ class MetricPacker:
 
     def __init__(self, example: TensorDictBase, rows: int) -> None:
         self.keys: list[NestedKey] = []
-        self._slots: list[_Slot] = []
+        self._forms: list[tuple[torch.Size, torch.dtype]] = []
         self._dtype = torch.get_default_dtype()
-        start = 0
         for key, value in example.items(True, True):
             if rows in value.shape:
                 raise ValueError(
@@ -73,9 +55,8 @@ class MetricPacker:
                     "the number of frames: use compile=False"
                 )
             self.keys.append(key)
-            self._slots.append(_Slot(value.shape, value.dtype, start, start + value.numel()))
+            self._forms.append((value.shape, value.dtype))
             self._dtype = torch.promote_types(self._dtype, value.dtype)
-            start += value.numel()
 
     def pack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """The values of ``keys``, in this order, as one floating vector ``[values]``."""
@@ -84,13 +65,7 @@ class MetricPacker:
     def unpack(self, packed: torch.Tensor) -> TensorDict:
         """The metrics again, from ``[..., values]``, with that batch size."""
         batch = packed.shape[:-1]
-        columns = packed.unbind(-1)
-        values = [_read(columns, slot, batch) for slot in self._slots]
+        columns = packed.split([shape.numel() for shape, _ in self._forms], -1)
+        forms = zip(columns, self._forms, strict=True)
+        values = [column.reshape(batch + shape).to(dtype) for column, (shape, dtype) in forms]
         return TensorDict(dict(zip(self.keys, values, strict=True)), batch_size=batch)
-
-
-def _read(columns: Sequence[torch.Tensor], slot: _Slot, batch: torch.Size) -> torch.Tensor:
-    if not slot.shape:
-        return columns[slot.start].to(slot.dtype)
-    stacked = torch.stack(list(columns[slot.start : slot.stop]), -1)
-    return stacked.reshape(batch + slot.shape).to(slot.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torchrl.objectives import LossModule
 
+from amber_trl._checks import check_integer
 from amber_trl.functional import linear_anneal
 from amber_trl.transforms import ISStalenessFilter
 
@@ -41,8 +41,8 @@ class LinearSchedule:
         staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped.
 
     Raises:
-        ValueError: if ``total_frames`` is below 1 or not finite.
-        TypeError: if ``loss`` has no clip range.
+        ValueError: if ``total_frames`` is below 1.
+        TypeError: if it is not an integer, or ``loss`` has no clip range.
 
     Examples:
         >>> import torch
@@ -64,12 +64,7 @@ class LinearSchedule:
         loss: LossModule | None = None,
         staleness: ISStalenessFilter | None = None,
     ) -> None:
-        if not 1 <= total_frames < math.inf:
-            raise ValueError(
-                f"total_frames={total_frames} given to LinearSchedule: it must be at least 1 and "
-                "finite; pass the number of frames that the whole training collects"
-            )
-        self.total_frames = total_frames
+        self.total_frames = check_integer("total_frames", total_frames)
         self._optimizer, self._loss, self._staleness = optimizer, loss, staleness
         self._clip_names = () if loss is None else _clip_buffers(loss)
         self._frames: int | None = None
@@ -87,14 +82,10 @@ class LinearSchedule:
             parameter groups), ``clip_epsilon`` and ``drop_factor``.
 
         Raises:
-            ValueError: if ``frames`` is negative or not finite.
+            TypeError: if ``frames`` is not an integer.
+            ValueError: if it is negative.
         """
-        if not 0 <= frames < math.inf:  # NaN too would make everything 0
-            raise ValueError(
-                f"frames={frames} given to LinearSchedule.step: it must be at least 0 and finite; "
-                "pass the number of frames collected before this iteration"
-            )
-        self._frames = frames
+        self._frames = check_integer("frames", frames, low=0)
         values = {
             name: linear_anneal(initial, frames, self.total_frames)
             for name, initial in self._initial.items()
@@ -134,10 +125,6 @@ class LinearSchedule:
         self._frames = None
         if state["frames"] is not None:
             self.step(state["frames"])
-
-    def __repr__(self) -> str:
-        initial = ", ".join(f"{name}={value:g}" for name, value in self._initial.items())
-        return f"{type(self).__name__}(total_frames={self.total_frames}, {initial})"
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         groups = [] if self._optimizer is None else self._optimizer.param_groups

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -65,8 +64,8 @@ class UpdateStep:
         compile: whether to compile; :func:`should_compile` decides for a whole run.
 
     Raises:
-        TypeError: if ``loss`` is not a ``LossModule``, the optimiser's step needs a closure,
-            ``compile`` is not a bool, or it is true and the optimiser is not ``Adam`` or ``AdamW``.
+        TypeError: if ``loss`` is not a ``LossModule``, ``compile`` is not a bool, or it is true
+            and the optimiser is not ``Adam`` or ``AdamW``.
         ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is
             not positive and finite, or if ``compile`` is true and the loss is functional or the
             optimiser uses an option that is not supported.
@@ -116,9 +115,6 @@ class UpdateStep:
                 "total_frames=...) returns"
             )
         _validate(loss, optimizer, max_grad_norm)
-        self._loss = loss
-        self._optimizer = optimizer
-        self._max_grad_norm = max_grad_norm
         self._guard = NonFiniteGuard(next(loss.parameters()).device)
         make: type[CompiledStep] | type[_EagerStep] = CompiledStep if compile else _EagerStep
         self._step = make(loss, optimizer, self._guard, max_grad_norm)
@@ -203,13 +199,6 @@ class UpdateStep:
         """Lets updates be applied again after one that was not finite."""
         self._guard.clear()
 
-    def __repr__(self) -> str:
-        return (
-            f"UpdateStep(loss={type(self._loss).__name__}, "
-            f"optimizer={type(self._optimizer).__name__}, max_grad_norm={self._max_grad_norm}, "
-            f"compile={self.compiled})"
-        )
-
 
 @dataclass
 class _EagerStep:
@@ -252,12 +241,6 @@ def _validate(
         raise TypeError(
             f"loss is a {type(loss).__name__}, not a torchrl.objectives.LossModule: "
             "wrap the networks in one, such as ClipPPOLoss"
-        )
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, whose step needs a closure: use a "
-            "first-order one, such as Adam"
         )
     if max_grad_norm is not None and not 0.0 < max_grad_norm < math.inf:
         raise ValueError(

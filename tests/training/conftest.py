@@ -28,3 +28,9 @@ def compiled(compiled_once: Learner) -> Iterator[Learner]:
 @pytest.fixture
 def eager() -> Learner:
     return ppo_learner(compile=False)
+
+
+@pytest.fixture(params=["compiled", "eager"])
+def learner(request: pytest.FixtureRequest) -> Learner:
+    found: Learner = request.getfixturevalue(request.param)
+    return found

@@ -47,7 +47,7 @@ def test_other_optimizers(kind: Any) -> None:
         ({"amsgrad": True}, "amsgrad=True"),
         ({"maximize": True}, "maximize=True"),
         ({"differentiable": True}, "differentiable=True"),
-        ({"lr": torch.tensor(1e-3)}, "lr is a tensor"),
+        ({"lr": torch.tensor(1e-3)}, "a tensor as lr"),
     ],
 )
 def test_options_of_the_optimizer(options: dict[str, Any], message: str) -> None:

@@ -10,11 +10,7 @@ from tests.training.learner import FRAMES, Learner, bad_frames, draw_indices
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
-@pytest.mark.parametrize("mode", ["compiled", "eager"])
-def test_what_is_not_finite_changes_nothing_until_cleared(
-    mode: str, kind: str, request: pytest.FixtureRequest
-) -> None:
-    learner: Learner = request.getfixturevalue(mode)
+def test_what_is_not_finite_changes_nothing_until_cleared(learner: Learner, kind: str) -> None:
     frames, bad, good = bad_frames(kind), torch.tensor([7, 3]), draw_indices(3)
     learner.epoch(FRAMES, good)
     before = learner.state()
@@ -37,11 +33,7 @@ def test_what_is_not_finite_changes_nothing_until_cleared(
     assert not any(torch.equal(p, q) for p, q in zip(learner.state(), before, strict=True))
 
 
-@pytest.mark.parametrize("mode", ["compiled", "eager"])
-def test_names_the_first_update_and_the_index_of_its_minibatch(
-    mode: str, request: pytest.FixtureRequest
-) -> None:
-    learner: Learner = request.getfixturevalue(mode)
+def test_names_the_first_update_and_the_index_of_its_minibatch(learner: Learner) -> None:
     frames = bad_frames("loss")
     rows = [torch.tensor(r) for r in ([1, 2], [3, 4], [5, 7], [7, 8])]
     for index in rows:
@@ -55,11 +47,7 @@ def test_names_the_first_update_and_the_index_of_its_minibatch(
     assert caught.value.ages is None
 
 
-@pytest.mark.parametrize("mode", ["compiled", "eager"])
-def test_an_epoch_counts_from_its_start_and_names_the_ages(
-    mode: str, request: pytest.FixtureRequest
-) -> None:
-    learner: Learner = request.getfixturevalue(mode)
+def test_an_epoch_counts_from_its_start_and_names_the_ages(learner: Learner) -> None:
     learner.update(FRAMES[:64])
     rows = [torch.tensor(r) for r in ([1, 2], [7, 2050, 1030, 3])]  # batches of 1024 frames
     with pytest.raises(NonFiniteError) as caught:
@@ -76,11 +64,9 @@ def test_a_minibatch_without_index_is_reported_without(eager: Learner) -> None:
     assert caught.value.rows is None
 
 
-@pytest.mark.parametrize("mode", ["compiled", "eager"])
 def test_where_the_caller_never_looks_the_step_does(
-    mode: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    learner: Learner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner: Learner = request.getfixturevalue(mode)
     monkeypatch.setattr("amber_trl.training._guard._MAX_REMEMBERED", 4)
 
     def update_often() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -159,18 +160,6 @@ def test_refuses_a_loss_without_scalar_terms(
         update(TensorDict({"x": torch.ones(4, 1)}, [4]))
 
 
-def test_refuses_what_is_not_a_loss() -> None:
-    network = torch.nn.Linear(1, 1)
-    with pytest.raises(TypeError, match="loss is a Linear, not a"):
-        UpdateStep(network, torch.optim.Adam(network.parameters()))
-
-
-def test_refuses_parameters_that_are_not_the_loss_s() -> None:
-    loss, other = make_loss(), make_loss()
-    with pytest.raises(ValueError, match="are not the loss's"):
-        UpdateStep(loss, torch.optim.Adam(other.parameters()))
-
-
 def test_refuses_an_optimizer_that_misses_parameters() -> None:
     loss = make_loss(functional=False)
     assert isinstance(loss, ClipPPOLoss)
@@ -181,20 +170,19 @@ def test_refuses_an_optimizer_that_misses_parameters() -> None:
     UpdateStep(loss, optimizer)(make_minibatch())
 
 
-@pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
-def test_refuses_a_gradient_norm_out_of_range(norm: float) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"loss": torch.nn.Linear(1, 1)}, TypeError, "loss is a Linear, not a"),
+        ({"loss": make_loss(seed=1)}, ValueError, "are not the loss's"),
+        ({"max_grad_norm": 0.0}, ValueError, "max_grad_norm=0.0"),
+        ({"max_grad_norm": float("inf")}, ValueError, "max_grad_norm=inf"),
+        ({"max_grad_norm": float("nan")}, ValueError, "max_grad_norm=nan"),
+        ({"compile": "off"}, TypeError, "compile='off' is not a bool"),
+    ],
+)
+def test_refuses_other_arguments(arguments: Any, error: type[Exception], message: str) -> None:
     loss = make_loss()
-    with pytest.raises(ValueError, match="must be positive and finite"):
-        UpdateStep(loss, torch.optim.Adam(loss.parameters()), max_grad_norm=norm)
-
-
-def test_refuses_a_word_for_compile() -> None:
-    loss = make_loss()
-    with pytest.raises(TypeError, match="compile='off' is not a bool"):
-        UpdateStep(loss, torch.optim.Adam(loss.parameters()), compile="off")  # type: ignore[arg-type]
-
-
-def test_refuses_an_optimizer_that_needs_a_closure() -> None:
-    loss = make_loss()
-    with pytest.raises(TypeError, match="LBFGS, whose step needs a closure"):
-        UpdateStep(loss, torch.optim.LBFGS(loss.parameters()))
+    optimizer = torch.optim.Adam(loss.parameters())
+    with pytest.raises(error, match=message):
+        UpdateStep(**{"loss": loss, "optimizer": optimizer, **arguments})
