@@ -5,7 +5,6 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -62,9 +61,7 @@ class FrameActor:
     ) -> None:
         self.failure: str | None = None if capture else "capture=False"
         """Why the actor is called on every frame; None if it is not."""
-        self.device = device_of(policy) or torch.device("cpu")
-        """Where the actor was at the last :meth:`begin`."""
-        self._policy, self._batch_size = policy, batch_size
+        self._policy, self._batch_size, self.device = policy, batch_size, _device(policy)
         self._key, self._action_key = observation_key, action_key
         self._capture, self._compile = capture, compile
         self._log_prob = _LogProb.of(policy)
@@ -88,16 +85,13 @@ class FrameActor:
         Returns:
             The action, and the function that acts on each of the other frames.
         """
-        device = self.device = device_of(self._policy) or torch.device("cpu")
+        device = self.device = _device(self._policy)
         observation = observation.to(device)
         before, state = _generators(device), self._state()
         self._first = {key: value.clone() for key, value in self.call(observation).items()}
-        frame = self._recorded(observation, before, state) if self._capture else None
-        self._outputs = list(self._first)
-        if frame is None:
-            frame = self._called
-        elif self._recording is not None:
-            self._outputs = self._recording.outputs
+        recorded = self._recorded(observation, before, state) if self._capture else None
+        frame = recorded or self._called
+        self._outputs = list(self._first) if self._recording is None else self._recording.outputs
         self._records = [tuple(self._first[key] for key in self._outputs)]
         record, action = self._records.append, self._outputs.index(self._action_key)
 
@@ -107,14 +101,6 @@ class FrameActor:
             return outputs[action]
 
         return self._first[self._action_key], act
-
-    def running(self) -> AbstractContextManager[object]:
-        """What the frames after the first run in: inference mode if they repeat a recording.
-
-        The actor itself is not called in it, as it might keep a tensor made there, which no
-        gradient could pass through later.
-        """
-        return nullcontext() if self._recording is None else torch.inference_mode()
 
     def finish(self) -> dict[NestedKey, Tensor]:
         """What the actor gave in the batch, each stacked along a new first dimension."""
@@ -258,6 +244,10 @@ def _content(value: object) -> object:
         return pickle.dumps(value) if isinstance(value, _PLAIN) else id(value)
     except Exception:  # It holds something that cannot be pickled, such as a lambda.
         return id(value)
+
+
+def _device(policy: nn.Module) -> torch.device:
+    return device_of(policy) or torch.device("cpu")
 
 
 def _generators(device: torch.device) -> list[Tensor]:

@@ -44,13 +44,9 @@ def make_batch(
 ) -> TensorDict:
     """Lays out a batch as TorchRL's collector does, time last and named.
 
-    Args:
-        before: what the frames start from, each ``[frames, envs, ...]``.
-        after: what they lead to, with ``reward``, ``terminated`` and ``truncated``.
-        written: what the actor gave, each ``[frames, *batch_size, ...]``.
-        traj_ids: ``[frames, envs]``.
-        batch_size: the environment's.
-        reward_dtype: dtype of the rewards in the batch.
+    What the frames start from (``before``) and lead to (``after``, with ``reward``, ``terminated``
+    and ``truncated``) is ``[frames, envs, ...]``; what the actor gave (``written``) is
+    ``[frames, *batch_size, ...]``.
     """
 
     def envs_first(tensor: Tensor) -> Tensor:

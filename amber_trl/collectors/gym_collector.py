@@ -185,9 +185,8 @@ class GymCollector(BaseCollector):
         with set_exploration_type(self.exploration_type):
             action, act = self._actor.begin(rows[0])
             step(0, read(action))
-            with self._actor.running():
-                for frame in range(1, frames):
-                    step(frame, read(act(rows[frame])))
+            for frame in range(1, frames):
+                step(frame, read(act(rows[frame])))
             written = self._actor.finish()
         before, after = self._envs.finish()
         traj_ids = self._traj_ids.over(frames, self._envs.ends)
