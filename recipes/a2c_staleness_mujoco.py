@@ -29,7 +29,7 @@ from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
-from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun
+from amber_trl.runs import Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
@@ -95,7 +95,7 @@ def train(config: Config) -> dict[str, Any]:
     update = UpdateStep(loss, optimizer)
     schedule = LinearSchedule(total, optimizer=optimizer, staleness=staleness)
     collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
-    policy = PolicyRecord(config.env_id, arguments, actor)
+    policy = Policy(config.env_id, arguments, actor)
     parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule, "replay": replay}
     parts["policy"] = policy
     with TrainingRun(directory, collector, parts, num_batches=config.num_batches) as run:

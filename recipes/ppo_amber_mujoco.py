@@ -48,7 +48,7 @@ from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
-from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun
+from amber_trl.runs import Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, NonFiniteError, UpdateStep, should_compile
 from amber_trl.transforms import ISStalenessFilter
 
@@ -229,7 +229,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
         "optimizer": optimizer,
         "schedule": schedule,
         "replay": replay,
-        "policy": PolicyRecord(config.env_id, arguments, actor),
+        "policy": Policy(config.env_id, arguments, actor),
     }
     with TrainingRun(
         directory,

@@ -12,13 +12,13 @@ import torch
 from amber_trl.__main__ import main
 from amber_trl.checkpoints import Checkpoints, list_checkpoints
 from amber_trl.modules import categorical_actor, gaussian_actor
-from amber_trl.runs import PolicyRecord
+from amber_trl.runs import Policy
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
-    policy = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+    policy = Policy("Pendulum-v1", arguments, gaussian_actor(**arguments))
     checkpoints = Checkpoints(tmp_path / "checkpoints", {"policy": policy})
     for frames in (100, 200):
         checkpoints.save(frames, score=-float(frames))
@@ -50,7 +50,7 @@ def test_evaluate_of_one_episode_has_no_interval(
 
 def test_evaluate_says_where_the_video_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    policy = PolicyRecord(
+    policy = Policy(
         "CartPole-v1", {"observation_size": 4, "num_actions": 2}, categorical_actor(4, 2)
     )
     torch.save(policy.state_dict(), run / "policy.pt")
@@ -73,7 +73,7 @@ def test_evaluate_says_in_one_line_what_does_not_fit(
 ) -> None:
     words = ["evaluate", str(run), "--checkpoint", "final"]
     policy: dict[str, Any] = {"observation_size": 3, "action_size": 1}
-    saved = PolicyRecord("FrozenLake-v1", policy, gaussian_actor(**policy)).state_dict()
+    saved = Policy("FrozenLake-v1", policy, gaussian_actor(**policy)).state_dict()
     for content, message in (
         ({"actor": {}}, "policy.pt"),
         (saved, "env_id='FrozenLake-v1'"),
@@ -90,7 +90,7 @@ def test_evaluate_says_in_one_line_what_does_not_fit(
 
 def test_evaluate_takes_the_module_that_is_named_twice(run: Path) -> None:
     policy: dict[str, Any] = {"observation_size": 3, "action_size": 1}
-    saved = PolicyRecord("gymnasium:Pendulum-v1", policy, gaussian_actor(**policy)).state_dict()
+    saved = Policy("gymnasium:Pendulum-v1", policy, gaussian_actor(**policy)).state_dict()
     torch.save(saved, run / "policy.pt")
     words = ["evaluate", str(run), "--checkpoint", "final", "--episodes", "1"]
     assert main([*words, "--env-id", "gymnasium:Pendulum-v1"]) == 0

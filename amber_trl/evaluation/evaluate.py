@@ -61,9 +61,9 @@ def evaluate_run(
         >>> from amber_trl.evaluation import evaluate_run
         >>> from amber_trl.modules import gaussian_actor
         >>> from amber_trl.checkpoints import Checkpoints
-        >>> from amber_trl.runs import PolicyRecord
+        >>> from amber_trl.runs import Policy
         >>> arguments = {"observation_size": 3, "action_size": 1}
-        >>> policy = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+        >>> policy = Policy("Pendulum-v1", arguments, gaussian_actor(**arguments))
         >>> with tempfile.TemporaryDirectory() as run_dir:
         ...     checkpoints = Checkpoints(f"{run_dir}/checkpoints", {"policy": policy})
         ...     _ = checkpoints.save(2048, score=None)

@@ -89,7 +89,7 @@ def play(
         >>> from amber_trl.runs import Policy
         >>> from amber_trl.evaluation import play
         >>> from amber_trl.modules import gaussian_actor
-        >>> policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
+        >>> policy = Policy("Pendulum-v1", {}, gaussian_actor(observation_size=3, action_size=1))
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """

@@ -51,7 +51,7 @@ def record_episode(
         >>> from amber_trl.runs import Policy
         >>> from amber_trl.evaluation import record_episode
         >>> from amber_trl.modules import gaussian_actor
-        >>> policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
+        >>> policy = Policy("Pendulum-v1", {}, gaussian_actor(observation_size=3, action_size=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     record_episode(policy, f"{folder}/swing.mp4")
         201

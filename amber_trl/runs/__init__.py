@@ -1,14 +1,13 @@
 """A training run: its directory, episodes, scores and policies, and the class that runs it."""
 
 from amber_trl.runs.interrupts import StopOnInterrupt
-from amber_trl.runs.policies import Policy, PolicyRecord, find_policy, load_policy
+from amber_trl.runs.policies import Policy, find_policy, load_policy
 from amber_trl.runs.run_directory import RunDirectory, read_config
 from amber_trl.runs.scores import final_score, learning_curve, speed_score
 from amber_trl.runs.training_run import TrainingRun
 
 __all__ = [
     "Policy",
-    "PolicyRecord",
     "RunDirectory",
     "StopOnInterrupt",
     "TrainingRun",

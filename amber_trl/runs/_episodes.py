@@ -12,6 +12,9 @@ from torch import Tensor
 WINDOW = 100
 """Episodes over which returns are averaged: the last hundred, as the AMBER paper does."""
 
+COLUMNS = ("frame", "return", "length", "terminated", "truncated")
+"""Columns of ``episodes.csv``: the fields of an episode."""
+
 
 class Episode(NamedTuple):
     """One finished training episode; a row of ``episodes.csv``."""
@@ -48,8 +51,8 @@ class EpisodeRecorder:
     """
 
     def __init__(self) -> None:
-        self._returns = torch.zeros(0, dtype=torch.float64)
-        self._lengths = torch.zeros(0, dtype=torch.int64)
+        self._returns: Tensor | float = 0.0  # of the running episodes, [E]
+        self._lengths: Tensor | int = 0
 
     def record(self, batch: TensorDictBase, frames: int) -> list[Episode]:
         """Takes in the next batch, ``[E, T]`` or ``[T]``; returns the episodes that ended in it.
@@ -59,13 +62,15 @@ class EpisodeRecorder:
             frames: frames collected before it.
 
         Raises:
-            ValueError: if the batch has another shape, or another number of environments than
-                the ones before it.
+            ValueError: if the batch has another shape, or several rewards or flags per frame.
         """
-        reward, done, terminated, truncated = self._read(batch)
+        reward = _per_frame(batch, "reward").to(torch.float64)
+        done, terminated = _per_frame(batch, "done"), _per_frame(batch, "terminated")
+        limited = ("next", "truncated") in batch.keys(True)
+        truncated = _per_frame(batch, "truncated") if limited else torch.zeros_like(done)
         num_envs = len(done)
-        # Segment k of a lane holds the frames after its k-th end in this batch; the first segment
-        # continues what the last batch left.
+        # Segment k of an environment holds the frames after its k-th end in this batch. The first
+        # segment continues what the last batch left.
         segment = done.cumsum(1) - done.long()
         num_segments = int(done.sum(1).max()) + 1
         returns = reward.new_zeros(num_envs, num_segments)
@@ -74,69 +79,40 @@ class EpisodeRecorder:
         returns.scatter_add_(1, segment, reward)
         lengths.scatter_add_(1, segment, torch.ones_like(segment))
 
-        ends = done.T.nonzero()  # by step, then by environment: the order of frames
-        step, env = ends[:, 0], ends[:, 1]
+        step, env = done.T.nonzero().unbind(1)  # by step, then by environment: the order of frames
         ended = segment[env, step]
-        episodes = [
-            Episode(*values)
-            for values in zip(
-                (frames + step * num_envs + env + 1).tolist(),
-                returns[env, ended].tolist(),
-                lengths[env, ended].tolist(),
-                terminated[env, step].tolist(),
-                truncated[env, step].tolist(),
-                strict=True,
-            )
-        ]
+        columns = (
+            frames + step * num_envs + env + 1,
+            returns[env, ended],
+            lengths[env, ended],
+            terminated[env, step],
+            truncated[env, step],
+        )
         last = done.sum(1, keepdim=True)
         self._returns = returns.gather(1, last).squeeze(1)
         self._lengths = lengths.gather(1, last).squeeze(1)
-        return episodes
+        return [Episode(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     def drop_unfinished(self) -> None:
         """Forgets the running episodes, as when every environment starts a new one."""
-        self._returns.zero_()
-        self._lengths.zero_()
+        self._returns, self._lengths = 0.0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return and length so far of each environment's unfinished episode, copied."""
-        return {"returns": self._returns.clone(), "lengths": self._lengths.clone()}
+        """Return and length so far of each environment's unfinished episode."""
+        return {"returns": self._returns, "lengths": self._lengths}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a saved position."""
-        self._returns, self._lengths = state["returns"].clone(), state["lengths"].clone()
-
-    def _read(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if batch.ndim not in (1, 2) or batch.numel() == 0:
-            raise ValueError(
-                f"batch of shape {list(batch.shape)} given to EpisodeRecorder: it must be [E, T] "
-                "or [T] with at least one frame; pass what the collector yields, before flattening"
-            )
-        following = batch["next"]
-        done = _lanes("done", following["done"], batch)
-        if not self._returns.numel():
-            self._returns = torch.zeros(len(done), dtype=torch.float64)
-            self._lengths = torch.zeros(len(done), dtype=torch.int64)
-        if len(done) != len(self._returns):
-            raise ValueError(
-                f"batch of {len(done)} environments given to an EpisodeRecorder that has recorded "
-                f"{len(self._returns)}: use one recorder per collector"
-            )
-        truncated = following.get("truncated", None)
-        return (
-            _lanes("reward", following["reward"], batch).to(torch.float64),
-            done,
-            _lanes("terminated", following["terminated"], batch),
-            torch.zeros_like(done) if truncated is None else _lanes("truncated", truncated, batch),
-        )
+        self._returns, self._lengths = state["returns"], state["lengths"]
 
 
-def _lanes(name: str, value: Tensor, batch: TensorDictBase) -> Tensor:
-    if value.shape not in (batch.shape, (*batch.shape, 1)):
+def _per_frame(batch: TensorDictBase, name: str) -> Tensor:
+    """One number per frame, ``[E, T]``, on the CPU, where scatter_add_ is deterministic."""
+    value: Tensor = batch["next", name]
+    if batch.ndim not in (1, 2) or value.shape not in (batch.shape, (*batch.shape, 1)):
         raise ValueError(
             f"('next', {name!r}) of shape {list(value.shape)} in a batch of shape "
-            f"{list(batch.shape)} given to EpisodeRecorder: it must be one number per frame, of "
-            "several rewards or agents give one at a time"
+            f"{list(batch.shape)}: the batch must be [E, T] or [T], with one number per frame; "
+            "record what the collector yields, and of several rewards or agents one at a time"
         )
-    # On the CPU, where scatter_add_ is deterministic.
     return value.detach().cpu().reshape(-1, batch.shape[-1])

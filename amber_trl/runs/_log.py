@@ -9,13 +9,24 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from tqdm import tqdm
 
-from amber_trl.runs._episodes import WINDOW, Episode, EpisodeRecorder
+from amber_trl.runs._episodes import COLUMNS, WINDOW, Episode, EpisodeRecorder
 from amber_trl.runs.run_directory import RunDirectory
 from amber_trl.runs.scores import final_score, speed_score
 
 _LAPS = ("collect", "update", "checkpoint")
+_LEDGER_COLUMNS = (
+    "importance_ratio",
+    "staleness",
+    "kl",
+    "ess",
+    "num_capped",
+    "num_non_finite",
+    "active",
+    "reason",
+)
 
 
 class TrainingLog:
@@ -29,9 +40,9 @@ class TrainingLog:
     ) -> None:
         self.episodes: list[Episode] = []
         self._directory, self._num_batches = directory, num_batches
-        self._recorder = EpisodeRecorder()
+        self.recorder = EpisodeRecorder()
         total = None if math.isinf(total_frames) else total_frames
-        self._bar = tqdm(total=total, unit="frame", disable=not progress)
+        self.bar = tqdm(total=total, unit="frame", disable=not progress)
         self._laps = dict.fromkeys(_LAPS, 0.0)
         self._started = self._lapped = self._logged = time.perf_counter()
 
@@ -49,26 +60,31 @@ class TrainingLog:
         ledger: TensorDictBase | None,
     ) -> None:
         """Writes the rows of an iteration before which there were ``frames`` frames."""
-        finished = self._recorder.record(batch, frames)
+        finished = self.recorder.record(batch, frames)
         self.episodes += finished
         frames += batch.numel()
         mean_return, mean_length = self.means()
-        row = {"frames": frames, **values, **_mean(metrics)}
         shown = {} if mean_return is None else {"return": f"{mean_return:.4g}"}
+        row = {"frames": frames, **{name: _number(value) for name, value in values.items()}}
+        row |= _means(metrics)
         if ledger is not None:
             active = ledger["staleness"][ledger["active"]].tolist()
             row["active_batches"] = len(active)
             shown |= {"active": str(len(active)), "staleness": f"{active[-1]:.3g}"}
         row |= {"mean_return": mean_return, "mean_length": mean_length}
-        self._directory.append_episodes(finished)
-        self._directory.append_iteration(row, ledger=ledger, num_batches=self._num_batches)
-        self._bar.set_postfix(shown, refresh=False)
-        self._bar.update(batch.numel())
+        if ledger is not None:
+            row |= _ledger_cells(ledger, self._num_batches)
+        self._directory.append(
+            "episodes", *(dict(zip(COLUMNS, each, strict=True)) for each in finished)
+        )
+        self._directory.append("iterations", row)
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(batch.numel())
         now = time.perf_counter()
         timing: dict[str, float] = {"frames": frames, "seconds": now - self._started}
         timing |= {f"{name}_seconds": seconds for name, seconds in self._laps.items()}
         timing["frames_per_second"] = batch.numel() / (now - self._logged)
-        self._directory.append_timing(timing)
+        self._directory.append("timing", timing)
         self._lapped = self._logged = time.perf_counter()
 
     def means(self) -> tuple[float | None, float | None]:
@@ -93,35 +109,49 @@ class TrainingLog:
             "frames_per_second": frames / seconds,
         }
 
-    def restart_episodes(self) -> None:
-        """Forgets the running episodes, as when every environment starts a new one."""
-        self._recorder.drop_unfinished()
-
     def state_dict(self) -> dict[str, Any]:
         """Unfinished episodes, and the time so far."""
         return {
-            "unfinished": self._recorder.state_dict(),
+            "unfinished": self.recorder.state_dict(),
             "seconds": time.perf_counter() - self._started,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], frames: int) -> None:
         """Goes on after ``frames`` frames, with the rows that there were then."""
         self._directory.rewind(frames)
-        self.episodes = self._directory.read_episodes()
-        self._recorder.load_state_dict(state["unfinished"])
-        self._bar.n = self._bar.initial = frames
-        self._bar.refresh()
+        self.episodes = [
+            Episode(int(frame), float(total), int(length), terminated == "1", truncated == "1")
+            for frame, total, length, terminated, truncated in self._directory.rows("episodes")
+        ]
+        self.recorder.load_state_dict(state["unfinished"])
+        self.bar.n = self.bar.initial = frames
+        self.bar.refresh()
         self._lapped = self._logged = time.perf_counter()
         self._started = self._lapped - state["seconds"]
 
-    def close(self) -> None:
-        """Closes the bar."""
-        self._bar.close()
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
 
 
-def _mean(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:
+def _means(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:
+    """How many updates there were, and the means over all of them."""
     if not metrics:
         return {"updates": 0}
     updates: TensorDictBase = torch.cat([each.reshape(-1) for each in metrics])
     means = updates.cpu().to(torch.float64).mean(0)
     return {"updates": len(updates), **{name: means[name].item() for name in sorted(means.keys())}}
+
+
+def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:
+    """The ledger's columns, once per batch age; empty where no batch is stored yet."""
+    if len(ledger) > num_batches:
+        raise ValueError(
+            f"ledger of {len(ledger)} batches given with num_batches={num_batches}: "
+            "pass the num_batches of the buffer"
+        )
+    cells: dict[str, Any] = {}
+    for name in _LEDGER_COLUMNS:
+        column = ledger[name].tolist() + [None] * (num_batches - len(ledger))
+        cells.update((f"{name}_{age}", value) for age, value in enumerate(column))
+    return cells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 _logger = logging.getLogger(__name__)
@@ -53,12 +53,7 @@ class StopOnInterrupt:
                     self._earlier[number] = signal.signal(number, self._request)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:

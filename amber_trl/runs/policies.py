@@ -11,52 +11,53 @@ from typing import Any, Literal
 
 import torch
 from tensordict.nn import TensorDictModuleBase
-from torchrl.modules import ProbabilisticActor
 
 from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
+from amber_trl.runs._files import write_whole
 
 Which = Literal["last", "best", "final"]
 
+_OPTIONS = ("clip", "min_variance", "dtype")  # of a normaliser
 
-class PolicyRecord:
-    """An actor's weights, with what rebuilds the actor and its environment.
 
-    It is what a run's ``policy.pt`` holds, and a part of every checkpoint.
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """An actor, with what rebuilds it and its environment.
 
-    Args:
+    It is what a run's ``policy.pt`` and every checkpoint hold, and what
+    :func:`~amber_trl.evaluation.play` plays.
+
+    Attributes:
         env_id: Gymnasium id of the environment that the actor is trained on.
         arguments: arguments of :func:`~amber_trl.modules.gaussian_actor` or
             :func:`~amber_trl.modules.categorical_actor`, without the normaliser; plain values.
-        actor: the actor.
-
-    Raises:
-        ValueError: if a normaliser in the actor has other options than the defaults, with which
-            :func:`load_policy` rebuilds it.
+        actor: the actor, with its normaliser inside.
 
     Examples:
         >>> import tempfile
         >>> from amber_trl.modules import gaussian_actor
-        >>> from amber_trl.runs import PolicyRecord, load_policy
+        >>> from amber_trl.runs import Policy, load_policy
         >>> arguments = {"observation_size": 3, "action_size": 1}
-        >>> record = PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+        >>> policy = Policy("Pendulum-v1", arguments, gaussian_actor(**arguments))
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     record.save(f"{directory}/policy.pt")
+        ...     policy.save(f"{directory}/policy.pt")
         ...     load_policy(f"{directory}/policy.pt").env_id
         'Pendulum-v1'
     """
 
-    def __init__(
-        self, env_id: str, arguments: Mapping[str, Any], actor: TensorDictModuleBase
-    ) -> None:
-        _check_normalizers(actor)
-        self.env_id, self.arguments, self.actor = env_id, dict(arguments), actor
+    env_id: str
+    arguments: Mapping[str, Any]
+    actor: TensorDictModuleBase
 
     def state_dict(self) -> dict[str, Any]:
-        """The environment's id, the arguments, and the actor's weights."""
+        """The environment's id, the arguments, the normaliser's options and the weights."""
+        modules = [m for m in self.actor.modules() if isinstance(m, ObservationNormalizer)]
+        options = [{name: getattr(module, name) for name in _OPTIONS} for module in modules]
         return {
             "env_id": self.env_id,
             "arguments": dict(self.arguments),
+            "normalizer": options[0] if options else None,
             "actor": dict(self.actor.state_dict()),
         }
 
@@ -84,29 +85,7 @@ class PolicyRecord:
         # Not straight into the file: on a full disk torch.save raises a RuntimeError that hides it.
         content = io.BytesIO()
         torch.save(state, content)
-        temporary = Path(f"{os.fspath(path)}.part")
-        temporary.write_bytes(content.getbuffer())
-        temporary.replace(path)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """An actor on the CPU, and the environment that it was trained on.
-
-    Attributes:
-        actor: as :func:`~amber_trl.modules.gaussian_actor` or
-            :func:`~amber_trl.modules.categorical_actor` made it, with its normaliser inside.
-        env_id: Gymnasium id of the environment.
-
-    Examples:
-        >>> from amber_trl.runs import Policy
-        >>> from amber_trl.modules import gaussian_actor
-        >>> Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1").env_id
-        'Pendulum-v1'
-    """
-
-    actor: ProbabilisticActor
-    env_id: str
+        write_whole(Path(path), content.getbuffer())
 
 
 def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> Policy:
@@ -129,16 +108,9 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
             environment than ``env_id``, or that imports a module and ``env_id`` is None.
 
     Examples:
-        >>> import tempfile
-        >>> from amber_trl.modules import gaussian_actor
-        >>> from amber_trl.runs import PolicyRecord, load_policy
-        >>> arguments = {"observation_size": 4, "action_size": 1}
-        >>> actor = gaussian_actor(**arguments)
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     PolicyRecord("InvertedPendulum-v5", arguments, actor).save(file.name)
-        ...     policy = load_policy(file.name)
-        >>> policy.env_id
-        'InvertedPendulum-v5'
+        >>> from amber_trl.runs import load_policy
+        >>> load_policy("runs/halfcheetah/policy.pt").env_id  # doctest: +SKIP
+        'HalfCheetah-v5'
     """
     path = Path(path)
     if not path.exists():
@@ -148,13 +120,22 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
         if not isinstance(saved, Mapping):
             raise TypeError(f"it holds a {type(saved).__name__}")
         with torch.random.fork_rng(devices=[]):  # new weights are drawn, and then replaced
-            actor = _build(saved["arguments"], saved["actor"])
-        policy = Policy(actor, str(saved["env_id"]))
+            policy = _build(saved)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ValueError(
             f"path={str(path)!r} does not hold a policy of amber_trl: {error!r}"
         ) from error
-    _check_env_id(path, policy.env_id, env_id)
+    if env_id is None and ":" in policy.env_id:
+        raise ValueError(
+            f"path={str(path)!r} is a policy for env_id={policy.env_id!r}, which imports the module "
+            f"{policy.env_id.rpartition(':')[0]!r}: if you trust that module, pass env_id="
+            f"{policy.env_id!r} (--env-id {policy.env_id})"
+        )
+    if env_id not in (None, policy.env_id):
+        raise ValueError(
+            f"path={str(path)!r} is a policy for env_id={policy.env_id!r}, but env_id={env_id!r} "
+            "was passed: pass the same id or none"
+        )
     return policy
 
 
@@ -198,20 +179,6 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
     return found
 
 
-def _check_env_id(path: Path, saved: str, expected: str | None) -> None:
-    if expected is None and ":" in saved:
-        raise ValueError(
-            f"path={str(path)!r} is a policy for env_id={saved!r}, which imports the module "
-            f"{saved.rpartition(':')[0]!r}: if you trust that module, pass env_id={saved!r} "
-            f"(--env-id {saved})"
-        )
-    if expected is not None and expected != saved:
-        raise ValueError(
-            f"path={str(path)!r} is a policy for env_id={saved!r}, but env_id={expected!r} was "
-            "passed: pass the same id or none"
-        )
-
-
 def _other(run_dir: Path) -> str:
     if list_checkpoints(run_dir / "checkpoints"):
         return "but checkpoints: ask for the last (--checkpoint last)"
@@ -220,14 +187,16 @@ def _other(run_dir: Path) -> str:
     return "nor any other policy: name the directory of one run, as training left it"
 
 
-def _build(arguments: Mapping[str, Any], weights: Mapping[str, Any]) -> ProbabilisticActor:
+def _build(saved: Mapping[str, Any]) -> Policy:
+    arguments, weights = saved["arguments"], saved["actor"]
     make = categorical_actor if "num_actions" in arguments else gaussian_actor
+    options = saved.get("normalizer")  # of which the first versions saved none, only weights
     normalizer = None
     if any(".normalizer." in name for name in weights):
-        normalizer = ObservationNormalizer(arguments["observation_size"])
-    actor: ProbabilisticActor = make(**arguments, normalizer=normalizer)
+        normalizer = ObservationNormalizer(arguments["observation_size"], **(options or {}))
+    actor = make(**arguments, normalizer=normalizer)
     actor.load_state_dict(weights)
-    return actor
+    return Policy(str(saved["env_id"]), arguments, actor)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -241,17 +210,3 @@ def _read(file: Path) -> Mapping[str, Any]:
             "instead (--checkpoint last), or resume the run, which writes the file again"
         ) from error
     return saved
-
-
-def _check_normalizers(actor: TensorDictModuleBase) -> None:
-    for module in actor.modules():
-        if not isinstance(module, ObservationNormalizer):
-            continue
-        default = ObservationNormalizer(module.size)
-        for name in ("clip", "min_variance", "dtype"):
-            if (value := getattr(module, name)) != getattr(default, name):
-                raise ValueError(
-                    f"the actor's ObservationNormalizer has {name}={value}, and load_policy would "
-                    f"rebuild it with {getattr(default, name)}: use the default, or save the "
-                    "actor's own state_dict"
-                )

@@ -13,17 +13,8 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
     """Mean return of the last 100 training episodes.
 
     The *final* score of AMBER (Han & Sung, arXiv 1710.04423, table of final scores). With fewer
-    than 100 episodes it is the mean over those there are.
-
-    Args:
-        frames: frame at which each episode ended, integers, ``[episodes]``, not decreasing.
-        returns: undiscounted return of each episode, ``[episodes]``.
-
-    Returns:
-        The score; NaN if no episode has finished.
-
-    Raises:
-        ValueError: as :func:`learning_curve`.
+    than 100 episodes it is the mean over those there are; NaN without any. Arguments and errors are
+    those of :func:`learning_curve`.
 
     Examples:
         >>> from amber_trl.runs import final_score
@@ -40,18 +31,7 @@ def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames:
     The mean of :func:`learning_curve`, without the points before the first finished episode. This
     is the *speed* score of AMBER (Han & Sung, arXiv 1710.04423, table of speed scores); the paper
     calls it the return of all episodes, but a plain mean over episodes does not give its numbers.
-
-    Args:
-        frames: as :func:`learning_curve` takes them, like all arguments.
-        returns: of each episode.
-        every: frames between two points of the curve.
-        total_frames: of the whole training.
-
-    Returns:
-        The score; NaN if no point of the curve has a finished episode.
-
-    Raises:
-        ValueError: as :func:`learning_curve`.
+    Without a finished episode it is NaN. Arguments and errors are those of :func:`learning_curve`.
 
     Examples:
         >>> from amber_trl.runs import speed_score

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from tensordict import TensorDictBase
@@ -22,7 +21,7 @@ from amber_trl.collectors import CollectionState
 from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
 from amber_trl.runs.interrupts import StopOnInterrupt
-from amber_trl.runs.policies import PolicyRecord
+from amber_trl.runs.policies import Policy
 from amber_trl.runs.run_directory import RunDirectory
 
 _logger = logging.getLogger(__name__)
@@ -42,27 +41,24 @@ class TrainingRun:
                 run.record(batch, metrics=metrics)
 
     Entering it goes on from the newest sound checkpoint, if the directory was opened with
-    ``resume=True``. A training that resumes ends with the same bits as one that never stopped,
-    if it runs on the CPU and its simulators can be saved; otherwise ``reasons`` in
-    :attr:`summary` says why not.
+    ``resume=True``. On the CPU, and if its simulators can be saved, a resumed training ends with
+    the same bits as one that never stopped; otherwise ``reasons`` in :attr:`summary` says why not.
 
-    A checkpoint is saved every ``checkpoint_interval`` iterations and after the last one. It holds
-    the parts, the collector and its simulators, the random generators and the log's position. Its
-    score is the mean return of the last 100 training episodes. A mean over few episodes says
-    little, since short ones end first: a checkpoint has a score only once 100 episodes have ended
-    or half of ``total_frames`` have been collected. Its details store the number of ``episodes``.
+    A checkpoint holds the parts, the collector and its simulators, the random generators and the
+    log's position. Its score is the mean return of the last 100 training episodes. Short episodes
+    end first, so it has one only once 100 episodes have ended or half of ``total_frames`` have been
+    collected. Its details store the number of ``episodes``.
 
-    The first SIGINT (Ctrl-C), SIGTERM or SIGHUP ends the loop after the running iteration; the
-    second acts as it does without this class. On leaving, also after an error, the collector is
-    shut down and ``policy.pt`` and ``summary.json`` are written. A loop may also end by ``break``
-    after :meth:`record`.
+    The first signal of :class:`StopOnInterrupt` ends the loop after the running iteration, as
+    ``break`` does after :meth:`record`. On leaving, also after an error, the collector is shut down
+    and ``policy.pt`` and ``summary.json`` are written.
 
     Args:
         directory: where everything is written; closed on leaving.
         collector: of whole batches. Its ``total_frames`` are those of the training. A resume is
             exact with :class:`~amber_trl.collectors.GymCollector`; others start new episodes.
         parts: what a checkpoint holds of the loop, by name: anything with ``state_dict`` and
-            ``load_state_dict`` that changes. A :class:`PolicyRecord` among them, under the name
+            ``load_state_dict`` that changes. A :class:`Policy` among them, under the name
             ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
         num_batches: batches that the ledger can have; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
@@ -79,8 +75,7 @@ class TrainingRun:
             parts can take.
 
     Examples:
-        A complete training, which TorchRL's ``ReinforceLoss`` makes. Run again with ``resume=True``
-        after it was stopped, it goes on where it was.
+        A complete training by TorchRL's ``ReinforceLoss``, which can be stopped and resumed.
 
         >>> import tempfile
         >>> import torch
@@ -135,14 +130,13 @@ class TrainingRun:
             self.total_frames = -(-total // size) * size
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._progress = progress
-        env = getattr(collector, "env", None)  # none where it is in other processes
-        self._collection = None if env is None else CollectionState(collector, env)
-        own = {"run": self} if env is None else {"run": self, "collection": self._collection}
+        own: dict[str, Any] = {"run": self}
+        self._collection = None
+        if (env := getattr(collector, "env", None)) is not None:  # not in other processes
+            own["collection"] = self._collection = CollectionState(collector, env)
         own["generators"] = GlobalRNGState()  # last, since others may draw while they load
         if taken := own.keys() & parts:
-            raise ValueError(
-                f"parts={sorted(taken)} are saved anyway: leave them out or rename them"
-            )
+            raise ValueError(f"parts={sorted(taken)} are saved anyway: give them other names")
         self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
         self._stop = StopOnInterrupt()
         self._earlier: list[str] = []
@@ -155,7 +149,7 @@ class TrainingRun:
             self._log = TrainingLog(
                 self._directory, self.total_frames, self._num_batches, progress=self._progress
             )
-            stack.callback(self._log.close)
+            stack.callback(self._log.bar.close)
             if self._directory.resumed:
                 self._restore()
             self._closing = stack.pop_all()
@@ -226,12 +220,7 @@ class TrainingRun:
         self._log.load_state_dict(state["log"], state["frames"])
         self.frames = state["frames"]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._closing:
             try:
                 if error is None and self._recorded:
@@ -243,27 +232,24 @@ class TrainingRun:
 
     def _leave(self, error: BaseException | None) -> None:
         """Writes what there is, which must not hide an error that came before."""
-        self.summary = self._summarize()
-        try:
-            self._collector.shutdown()
-            if isinstance(policy := self._parts.get("policy"), PolicyRecord):
-                policy.save(self._directory.path / "policy.pt")
-            self._directory.write_summary(self.summary)
-        except OSError as failure:
-            if error is None:
-                raise
-            _logger.error("policy.pt and summary.json could not be written: %s", failure)
-
-    def _summarize(self) -> dict[str, Any]:
         interrupted, stopped_by = self.frames < self.total_frames, self._stop.signal
         reasons = self._reasons()
-        return {
+        self.summary = {
             **self._log.summary(self.frames, self._size),
             "interrupted": interrupted,
             "stopped_by": stopped_by.name if stopped_by and interrupted else None,
             "exactness": "approximate" if reasons else "exact",
             "reasons": reasons,
         }
+        try:
+            self._collector.shutdown()
+            if isinstance(policy := self._parts.get("policy"), Policy):
+                policy.save(self._directory.path / "policy.pt")
+            self._directory.write_summary(self.summary)
+        except OSError as failure:
+            if error is None:
+                raise
+            _logger.error("policy.pt and summary.json could not be written: %s", failure)
 
     def _save(self) -> None:
         if self.frames == self._saved:
@@ -287,7 +273,7 @@ class TrainingRun:
             )
         self._saved = self.frames
         if self._collection is None or not self._collection.continues:
-            self._log.restart_episodes()
+            self._log.recorder.drop_unfinished()
         self._earlier = [*restored.details["reasons"], *restored.differences]
         for reason in self._earlier:
             _logger.warning("resumed approximately: %s", reason)

@@ -58,12 +58,13 @@ class _ReportingDirectory(RunDirectory):
         self._report = report
         self.refresh_seconds = 0.0
 
-    def append_timing(self, values: Mapping[str, Any]) -> None:
-        super().append_timing(values)
-        collected, refreshed = values["collect_seconds"], self.refresh_seconds
-        learned = values["update_seconds"]  # all but the collection
-        self.refresh_seconds = 0.0
-        self._report(collect=collected, update=learned - refreshed, refresh=refreshed)
+    def append(self, table: Any, *rows: Mapping[str, Any]) -> None:
+        super().append(table, *rows)
+        for row in rows if table == "timing" else ():
+            collected, refreshed = row["collect_seconds"], self.refresh_seconds
+            learned = row["update_seconds"]  # all but the collection
+            self.refresh_seconds = 0.0
+            self._report(collect=collected, update=learned - refreshed, refresh=refreshed)
 
 
 def this_recipe(work: Workload, report: Report, **options: Any) -> None:

@@ -23,12 +23,12 @@ from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.envs import make_env
 from amber_trl.evaluation import Played, evaluate_run, play
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
-from amber_trl.runs import Policy, PolicyRecord, find_policy, load_policy
+from amber_trl.runs import Policy, find_policy, load_policy
 
 _OBSERVATIONS = {"Pendulum-v1": torch.randn(5, 3), "CartPole-v1": torch.randn(5, 4)}
 
 
-def _record(env_id: str = "Pendulum-v1") -> PolicyRecord:
+def _record(env_id: str = "Pendulum-v1") -> Policy:
     """A policy whose normaliser has seen something."""
     size = _OBSERVATIONS[env_id].shape[1]
     normalizer = ObservationNormalizer(size)
@@ -36,26 +36,25 @@ def _record(env_id: str = "Pendulum-v1") -> PolicyRecord:
     arguments: dict[str, Any] = {"observation_size": size, "hidden_sizes": [8]}
     if env_id == "CartPole-v1":
         arguments["num_actions"] = 2
-        return PolicyRecord(
-            env_id, arguments, categorical_actor(**arguments, normalizer=normalizer)
-        )
+        return Policy(env_id, arguments, categorical_actor(**arguments, normalizer=normalizer))
     arguments["action_size"] = 1
-    return PolicyRecord(env_id, arguments, gaussian_actor(**arguments, normalizer=normalizer))
+    return Policy(env_id, arguments, gaussian_actor(**arguments, normalizer=normalizer))
 
 
 @pytest.mark.parametrize("option", [{"clip": 1.0}, {"min_variance": 5.0}, {"dtype": torch.float64}])
-def test_a_normaliser_that_would_not_be_rebuilt_is_refused(option: dict[str, Any]) -> None:
+def test_a_normaliser_s_options_come_back(tmp_path: Path, option: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
     actor = gaussian_actor(**arguments, normalizer=ObservationNormalizer(3, **option))
-    with pytest.raises(ValueError, match=f"ObservationNormalizer has {next(iter(option))}="):
-        PolicyRecord("Pendulum-v1", arguments, actor)
+    Policy("Pendulum-v1", arguments, actor).save(tmp_path / "policy.pt")
+    loaded = load_policy(tmp_path / "policy.pt")
+    assert torch.equal(_actions(loaded.actor), _actions(actor))
 
 
 def _policy(env_id: str = "Pendulum-v1") -> Policy:
-    return Policy(_record(env_id).actor, env_id)
+    return _record(env_id)
 
 
-def _save_run(path: Path) -> dict[str, PolicyRecord]:
+def _save_run(path: Path) -> dict[str, Policy]:
     """A run of three checkpoints, the first the best, and another final policy."""
     records = {name: _record() for name in ("best", "middle", "last", "final")}
     for index, name in enumerate(("best", "middle", "last")):
@@ -121,7 +120,7 @@ def test_discrete_and_unnormalised_policies_come_back(tmp_path: Path) -> None:
     assert torch.equal(_actions(loaded.actor, "CartPole-v1"), _actions(record.actor, "CartPole-v1"))
     plain = gaussian_actor(observation_size=3, action_size=1)
     arguments = {"observation_size": 3, "action_size": 1}
-    torch.save(PolicyRecord("x", arguments, plain).state_dict(), tmp_path / "plain.pt")
+    torch.save(Policy("x", arguments, plain).state_dict(), tmp_path / "plain.pt")
     assert torch.equal(_actions(load_policy(tmp_path / "plain.pt").actor), _actions(plain))
 
 
@@ -217,7 +216,7 @@ def test_short_episodes_count_no_more_than_long_ones() -> None:
 
     with _registered(Fixed) as env_id:
         Fixed.made = 0
-        played = play(Policy(_record().actor, env_id), 19)
+        played = play(Policy(env_id, {}, _record().actor), 19)
     expected = sorted(3 + 10 * copy for copy in range(8) for _ in range(3 if copy < 3 else 2))
     first = min(played.lengths)
     assert sorted(length - first + 3 for length in played.lengths) == expected
@@ -295,7 +294,7 @@ def test_what_is_not_finite_is_named(tmp_path: Path, name: str, value: float) ->
 
 def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
     with _registered(_Flawed) as env_id:
-        policy = Policy(_record().actor, env_id)
+        policy = Policy(env_id, {}, _record().actor)
         with pytest.raises(
             RuntimeError, match=r"env_id='tests/Task-v0' .*max_frames=50: pass a la"
         ):
@@ -323,7 +322,7 @@ def test_a_copy_that_has_played_its_share_may_go_on() -> None:
             return result
 
     with _registered(Once) as env_id:
-        played = play(Policy(_record().actor, env_id), 9, max_frames=30)
+        played = play(Policy(env_id, {}, _record().actor), 9, max_frames=30)
     assert sorted(played.lengths) == [5] * 7 + [20] * 2
 
 
@@ -359,10 +358,10 @@ def test_an_environment_that_does_not_fit_is_refused(env_id: str, message: str) 
         action_space = gymnasium.spaces.Box(-1, 1, (2,))
 
     with _registered(Two), pytest.raises(ValueError, match=message):
-        play(Policy(_record().actor, env_id), 1)
+        play(Policy(env_id, {}, _record().actor), 1)
 
 
 def test_other_discrete_actions_are_refused() -> None:
     actor = categorical_actor(observation_size=4, num_actions=3)
     with pytest.raises(ValueError, match=r"its actions do not fit Discrete\(2\)"):
-        play(Policy(actor, "CartPole-v1"), 1)
+        play(Policy("CartPole-v1", {}, actor), 1)

@@ -12,7 +12,7 @@ from amber_trl.runs import Policy
 
 @pytest.fixture
 def policy() -> Policy:
-    return Policy(categorical_actor(observation_size=4, num_actions=2), "CartPole-v1")
+    return Policy("CartPole-v1", {}, categorical_actor(observation_size=4, num_actions=2))
 
 
 def test_an_episode_becomes_a_video(policy: Policy, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_what_cannot_be_drawn_leaves_no_file(
         raise OSError("no display")
 
     monkeypatch.setattr(PendulumEnv, "render", fail)
-    policy = Policy(gaussian_actor(observation_size=3, action_size=1), "Pendulum-v1")
+    policy = Policy("Pendulum-v1", {}, gaussian_actor(observation_size=3, action_size=1))
     with pytest.raises(RuntimeError, match=r"cannot be drawn here \(no display\).*MUJOCO_GL=egl"):
         record_episode(policy, tmp_path / "episode.mp4")
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from torchrl.objectives.value import GAE
 from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
 from amber_trl.modules import gaussian_actor, value_critic
-from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun
+from amber_trl.runs import Policy, RunDirectory, TrainingRun
 
 FRAMES = 64
 
@@ -29,7 +29,7 @@ def train(path: str, resume: bool = False, iterations: int = 40, **options: Any)
     total = iterations * FRAMES
     collector = GymCollector(env, actor, frames_per_batch=FRAMES, total_frames=total)
     parts = {"loss": loss, "optimizer": optimizer}
-    parts["policy"] = PolicyRecord("InvertedPendulum-v5", arguments, actor)
+    parts["policy"] = Policy("InvertedPendulum-v5", arguments, actor)
     directory = RunDirectory(path, resume=resume)
     options = {"progress": False, **options}
     with TrainingRun(directory, collector, parts, **options) as run:

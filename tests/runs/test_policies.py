@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from amber_trl.modules import gaussian_actor
-from amber_trl.runs import PolicyRecord, load_policy
+from amber_trl.runs import Policy, load_policy
 
 _ARGUMENTS: dict[str, Any] = {"observation_size": 3, "action_size": 1}
 
 
-def _record(hidden: int = 8) -> PolicyRecord:
+def _record(hidden: int = 8) -> Policy:
     arguments = _ARGUMENTS | {"hidden_sizes": [hidden]}
-    return PolicyRecord("Pendulum-v1", arguments, gaussian_actor(**arguments))
+    return Policy("Pendulum-v1", arguments, gaussian_actor(**arguments))
 
 
 def test_a_saved_policy_loads_without_running_code(tmp_path: Path) -> None:

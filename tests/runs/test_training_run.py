@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
 from amber_trl.modules import gaussian_actor
-from amber_trl.runs import PolicyRecord, RunDirectory, TrainingRun, final_score, load_policy
+from amber_trl.runs import Policy, RunDirectory, TrainingRun, final_score, load_policy
 from tests.runs.own_recipe import FRAMES, train
 
 
@@ -128,7 +129,7 @@ def test_an_error_is_not_hidden_by_a_full_disk(
     def fail(*_: Any) -> None:
         raise RuntimeError("what happened first")
 
-    monkeypatch.setattr(PolicyRecord, "save", full)
+    monkeypatch.setattr(Policy, "save", full)
     with pytest.raises(RuntimeError, match="what happened first"):
         train(str(tmp_path), on_batch=fail)
     assert "could not be written" in caplog.text
@@ -203,6 +204,12 @@ def test_a_batch_that_was_not_recorded_is_noticed(tmp_path: Path) -> None:
     ):
         for _ in run.batches():
             pass
+
+
+def test_a_ledger_of_more_batches_than_there_are_columns_is_refused(tmp_path: Path) -> None:
+    ledger = TensorDict({"staleness": torch.zeros(2), "active": torch.ones(2).bool()}, [2])
+    with pytest.raises(ValueError, match="num_batches=1"):
+        train(str(tmp_path), on_batch=lambda run, batch: run.record(batch, ledger=ledger))
 
 
 def test_the_bar_shows_how_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

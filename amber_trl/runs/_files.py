@@ -1,4 +1,4 @@
-"""A CSV file that grows row by row, and can be taken back to an earlier frame."""
+"""Two ways to write a file: row by row, and whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import csv
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-Cell = int | float | None
+
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Writes a file beside its place and renames it, so that a kill leaves the old or the new."""
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 class Table:
@@ -20,7 +25,7 @@ class Table:
         self._writer = csv.writer(self.file, lineterminator="\n")
         self._columns: tuple[str, ...] = ()
 
-    def append(self, *rows: Mapping[str, Cell]) -> None:
+    def append(self, *rows: Mapping[str, Any]) -> None:
         """Writes rows, and hands them to the system, so that a kill loses none."""
         for row in rows:
             if not self._columns:
@@ -39,9 +44,10 @@ class Table:
         self._columns = columns
         self._writer.writerow(columns)
 
-    def clear(self) -> None:
-        """Removes everything."""
-        self.file.truncate(0)
+    def rows(self) -> list[list[str]]:
+        """The cells of each row, as text."""
+        with self.path.open(newline="", encoding="utf-8") as file:
+            return list(csv.reader(file))[1:]
 
     def rewind(self, frames: int) -> int:
         """Removes the rows of later frames; returns the frame of the last row that is left.
