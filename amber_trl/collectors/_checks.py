@@ -14,7 +14,7 @@ from torchrl.envs import EnvBase, GymEnv, GymWrapper
 from amber_trl._checks import check_integer
 from amber_trl.envs import SyncGymWrapper
 
-WAY_OUT = "collect with torchrl.collectors.Collector instead"
+_WAY_OUT = "collect with torchrl.collectors.Collector instead"
 
 
 def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
@@ -24,9 +24,10 @@ def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
     disabled = type(found) is SyncVectorEnv and found.autoreset_mode == AutoresetMode.DISABLED
     if not disabled and not isinstance(found, Env):
         raise TypeError(
-            f"create_env_fn gives a {type(found).__name__}, but only a plain torchrl.envs.GymWrapper or GymEnv over "
-            "a gymnasium.Env, or over a gymnasium.vector.SyncVectorEnv with "
-            f"autoreset_mode=AutoresetMode.DISABLED, is supported, without transforms: {WAY_OUT}"
+            f"create_env_fn gives a {type(found).__name__}, but only a plain "
+            "torchrl.envs.GymWrapper or GymEnv over a gymnasium.Env, or over a "
+            "gymnasium.vector.SyncVectorEnv with autoreset_mode=AutoresetMode.DISABLED, is "
+            f"supported, without transforms: {_WAY_OUT}"
         )
     space, reward_shape = found.observation_space, env.reward_spec.shape
     given_and_needed = {
@@ -40,9 +41,10 @@ def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
     for given, fits in given_and_needed.items():
         if not fits:
             raise ValueError(
-                f"create_env_fn gives an environment with {given}, but it needs device='cpu' or "
-                "None, frame_skip=1, no info reader, a Box of observations (see "
-                f"gymnasium.wrappers.FlattenObservation), one action key and one reward: {WAY_OUT}"
+                f"create_env_fn gives an environment with {given}, but it needs the CPU (batches "
+                "are moved by storing_device), frame_skip=1, no info reader, observations in a Box "
+                "(see gymnasium.wrappers.FlattenObservation), one action key and one reward: build "
+                f"it so, or {_WAY_OUT}"
             )
     return found
 
@@ -58,7 +60,7 @@ def check_policy(policy: object, env: EnvBase) -> None:
     if unknown := [key for key in policy.in_keys if key != observed]:
         raise ValueError(
             f"policy reads {unknown}, but only feed-forward actors of {observed!r} are supported: "
-            f"for a recurrent actor or one that needs a transform, {WAY_OUT}"
+            f"for a recurrent actor or one that needs a transform, {_WAY_OUT}"
         )
     written = set(policy.out_keys)
     if env.action_key not in written:
@@ -69,11 +71,11 @@ def check_policy(policy: object, env: EnvBase) -> None:
     given = {*env.observation_spec.keys(True, True), *env.reward_keys, *env.done_keys}
     reserved = given | {"next", "collector"}
     paths = [(key,) if isinstance(key, str) else key for key in written]
-    if clash := [p for p in paths if p[0] in reserved or any(part[0] == "_" for part in p)]:
+    if clash := [p for p in paths if p[0] in reserved or any(part.startswith("_") for part in p)]:
         raise ValueError(
             f"policy writes {clash}, but the environment's keys, the next frame's, and private "
             "ones, by which modules carry state from frame to frame, are not supported: rename "
-            f"them in out_keys; for a recurrent actor or correlated noise, {WAY_OUT}"
+            f"them in out_keys; for a recurrent actor or correlated noise, {_WAY_OUT}"
         )
 
 
