@@ -20,8 +20,8 @@ app = SubcommandApp()
 def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
     """Draw the learning curves of training runs, their batches in use and the staleness of these.
 
-    Runs that differ in any option are shown as setups of their own; runs that differ only in their
-    seed are averaged. Unfinished runs are drawn as far as they have come. Needs the extra study.
+    Runs that differ only in their seed are averaged; any other option makes them setups of their own.
+    Unfinished runs are drawn as far as they have come. Needs the extra study.
 
     Args:
         runs: run directories, or folders or zip archives that hold some; at least one.
@@ -76,8 +76,7 @@ def evaluate(
         video=video,
         progress=sys.stderr.isatty(),
     )
-    played = f"{episodes} episode{'s' if episodes > 1 else ''}"
-    said = f"{found['env_id']}, {found['policy']}, {played}: mean {found['mean']:.2f}"
+    said = f"{found['env_id']}, {found['policy']}, episodes={episodes}: mean {found['mean']:.2f}"
     if found["interval"] is not None:
         low, high = found["interval"]
         said += f" (95 % interval {low:.2f} to {high:.2f}), standard deviation {found['std']:.2f}"
@@ -101,13 +100,9 @@ def verify(run: Positional[Path]) -> str:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Runs a command line.
+    """Runs a command line (None: the program's own), and returns its exit code.
 
-    Args:
-        args: its words; None takes those the program was called with.
-
-    Returns:
-        The exit code: 0; 1 after an error, which is said on standard error; 130 after Ctrl-C.
+    It is 0; 1 after an error, which is said on standard error; or 130 after Ctrl-C.
     """
     try:
         said = app.cli(prog="amber-trl", description="What to do with training runs.", args=args)

@@ -15,11 +15,14 @@ from amber_trl.modules import categorical_actor, gaussian_actor
 from amber_trl.runs import Policy
 
 
+def policy(env_id: str) -> Policy:
+    arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+    return Policy(env_id, arguments, gaussian_actor(**arguments))
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
-    policy = Policy("Pendulum-v1", arguments, gaussian_actor(**arguments))
-    checkpoints = Checkpoints(tmp_path / "checkpoints", {"policy": policy})
+    checkpoints = Checkpoints(tmp_path / "checkpoints", {"policy": policy("Pendulum-v1")})
     for frames in (100, 200):
         checkpoints.save(frames, score=-float(frames))
     return tmp_path
@@ -33,7 +36,7 @@ def test_evaluate_says_and_writes_what_the_policy_reaches(
     said = capsys.readouterr().out
     found = json.loads((run / "evaluation-best-stochastic.json").read_text())
     assert (found["seed"], found["episodes"], found["deterministic"]) == (7, 2, False)
-    assert said.startswith("Pendulum-v1, checkpoints/000000000100.ckpt, 2 episodes: mean ")
+    assert said.startswith("Pendulum-v1, checkpoints/000000000100.ckpt, episodes=2: mean ")
     for number in (found["mean"], *found["interval"], found["std"]):
         assert f"{number:.2f}" in said
 
@@ -44,16 +47,14 @@ def test_evaluate_of_one_episode_has_no_interval(
     out = run / "one.json"
     assert main(["evaluate", str(run), "--episodes", "1", "--out", str(out)]) == 0
     assert capsys.readouterr().out.endswith(
-        f"1 episode: mean {json.loads(out.read_text())['mean']:.2f}\n"
+        f"episodes=1: mean {json.loads(out.read_text())['mean']:.2f}\n"
     )
 
 
 def test_evaluate_says_where_the_video_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    policy = Policy(
-        "CartPole-v1", {"observation_size": 4, "num_actions": 2}, categorical_actor(4, 2)
-    )
-    torch.save(policy.state_dict(), run / "policy.pt")
+    arguments = {"observation_size": 4, "num_actions": 2}
+    Policy("CartPole-v1", arguments, categorical_actor(4, 2)).save(run / "policy.pt")
     video = run / "episode.mp4"
     words = ["evaluate", str(run), "--checkpoint", "final", "--episodes", "1"]
     assert main([*words, "--video", str(video)]) == 0
@@ -72,13 +73,10 @@ def test_evaluate_says_in_one_line_what_does_not_fit(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["evaluate", str(run), "--checkpoint", "final"]
-    policy: dict[str, Any] = {"observation_size": 3, "action_size": 1}
-    saved = Policy("FrozenLake-v1", policy, gaussian_actor(**policy)).state_dict()
     for content, message in (
         ({"actor": {}}, "policy.pt"),
-        (saved, "env_id='FrozenLake-v1'"),
-        ({**saved, "env_id": "evil:X-v0"}, "(--env-id evil:X-v0)"),
-        ({**saved, "env_id": "Pendulum-v1"}, "max_frames=199"),
+        (policy("evil:X-v0").state_dict(), "(--env-id evil:X-v0)"),
+        (policy("Pendulum-v1").state_dict(), "max_frames=199"),
     ):
         torch.save(content, run / "policy.pt")
         assert main([*words, "--max-frames", "199"]) == 1
@@ -89,9 +87,7 @@ def test_evaluate_says_in_one_line_what_does_not_fit(
 
 
 def test_evaluate_takes_the_module_that_is_named_twice(run: Path) -> None:
-    policy: dict[str, Any] = {"observation_size": 3, "action_size": 1}
-    saved = Policy("gymnasium:Pendulum-v1", policy, gaussian_actor(**policy)).state_dict()
-    torch.save(saved, run / "policy.pt")
+    policy("gymnasium:Pendulum-v1").save(run / "policy.pt")
     words = ["evaluate", str(run), "--checkpoint", "final", "--episodes", "1"]
     assert main([*words, "--env-id", "gymnasium:Pendulum-v1"]) == 0
 
@@ -102,20 +98,13 @@ def test_verify_lists_what_is_whole_and_what_is_not(
     older, newer = list_checkpoints(run / "checkpoints")
     assert main(["verify", str(run)]) == 0
     assert capsys.readouterr().out == f"{older}: whole\n{newer}: whole\n"
-    newer.write_bytes(bytes(newer.stat().st_size))
+    newer.write_bytes(newer.read_bytes()[:-1])
     assert main(["verify", str(run)]) == 1
     error = capsys.readouterr().err
     assert f"{older}: whole" in error
     assert f"{newer} is damaged" in error
-
-
-def test_verify_of_one_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    older, newer = list_checkpoints(run / "checkpoints")
-    newer.write_bytes(newer.read_bytes()[:-1])
     assert main(["verify", str(older)]) == 0
-    assert capsys.readouterr().out == f"{older}: whole\n"
     assert main(["verify", str(newer)]) == 1
-    assert f"{newer} is damaged" in capsys.readouterr().err
 
 
 def test_verify_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

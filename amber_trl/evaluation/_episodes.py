@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import torch
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type, step_mdp
 from tqdm import tqdm
@@ -44,7 +43,7 @@ def play_episodes(
     totals, lengths = torch.zeros(copies, dtype=torch.float64), [0] * copies
     played: list[tuple[float, int]] = []
     with (
-        contextlib.closing(_make_env(policy, copies, seed, env_kwargs)) as env,
+        contextlib.closing(make_env(policy.env_id, copies, seed=seed, **env_kwargs)) as env,
         tqdm(total=episodes, unit="episode", disable=not progress) as bar,
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
@@ -81,15 +80,6 @@ def play_episodes(
                     )
             frames = env.maybe_reset(step_mdp(frames))
     return played
-
-
-def _make_env(policy: Policy, copies: int, seed: int, env_kwargs: dict[str, Any]) -> EnvBase:
-    try:
-        return make_env(policy.env_id, copies, seed=seed, **env_kwargs)
-    except (TypeError, gymnasium.error.Error) as error:
-        raise ValueError(
-            f"env_id={policy.env_id!r} cannot be made for this policy: {error}"
-        ) from error
 
 
 def _check_spaces(policy: Policy, env: EnvBase) -> None:

@@ -1,9 +1,12 @@
 """Videos of one episode."""
 
+import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 
 from amber_trl.evaluation import record_episode
 from amber_trl.modules import categorical_actor, gaussian_actor
@@ -25,6 +28,21 @@ def test_an_episode_becomes_a_video(policy: Policy, tmp_path: Path) -> None:
     assert seconds == pytest.approx(pictures / 50, abs=0.03)  # CartPole's own rate
 
 
+def test_the_last_picture_is_the_end_of_the_episode(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    angles: list[float] = []
+
+    def render(env: CartPoleEnv) -> np.ndarray:
+        angles.append(abs(env.state[2]) if env.state is not None else 0.0)
+        return np.zeros((16, 16, 3), np.uint8)
+
+    monkeypatch.setattr(CartPoleEnv, "render", render)
+    record_episode(policy, tmp_path / "episode.mp4")
+    assert [angle > math.radians(12) for angle in angles] == [False] * (len(angles) - 1) + [True]
+
+
 def test_another_format_is_refused(policy: Policy, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"episode\.gif' must end in \.mp4"):
         record_episode(policy, tmp_path / "episode.gif")
@@ -43,7 +61,6 @@ def test_what_cannot_be_drawn_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    from gymnasium.envs.classic_control import PendulumEnv
 
     def fail(self: PendulumEnv) -> None:
         raise OSError("no display")
