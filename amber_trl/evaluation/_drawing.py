@@ -71,8 +71,8 @@ def label(figure: Figure, y: str, x: str = "frames") -> None:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 500k, 1M
         handles, names = axes.get_legend_handles_labels()
         found |= dict(zip(names, handles, strict=True))
-    most = 5 if max(map(len, found), default=0) < 30 else 2
-    columns = -(-len(found) // -(-len(found) // most)) if found else 1  # rows of equal length
+    most = 5 if max(map(len, found)) < 30 else 2
+    columns = -(-len(found) // -(-len(found) // most))  # rows of equal length
     options: dict[str, Any] = {"ncols": columns, "fontsize": _TEXT, "frameon": False}
     figure.legend(list(found.values()), list(found), loc="outside upper center", **options)
 

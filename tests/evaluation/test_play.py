@@ -233,10 +233,11 @@ def test_evaluation_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["episodes", "seed", "max_frames"])
 def test_numbers_out_of_range_are_named(name: str) -> None:
+    options: dict[str, Any] = {"episodes": 1}
     with pytest.raises(ValueError, match=f"{name}=-1"):
-        play(_policy(), **{"episodes": 1, name: -1})
+        play(_policy(), **options | {name: -1})
     with pytest.raises(TypeError, match=f"{name}=True"):
-        play(_policy(), **{"episodes": 1, name: True})
+        play(_policy(), **options | {name: True})
 
 
 @pytest.mark.parametrize("out", ["checkpoints", "policy.pt/x.json"])

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from study.references import PAPER_SETTINGS
+
 FRAMES, BATCH, LENGTH = 1000, 100, 20
 
 SETUPS: dict[str, dict[str, Any]] = {
@@ -15,23 +17,12 @@ SETUPS: dict[str, dict[str, Any]] = {
     "amber": {"num_batches": 8, "clip_epsilon": 0.4, "drop_factor": 0.25},
 }
 _SETTINGS = {
-    "num_envs": 1,
-    "time_limits": "terminal",
+    **PAPER_SETTINGS,
     "total_frames": FRAMES,
     "frames_per_batch": BATCH,
-    "staleness_metric": "mean_abs_deviation",
-    "epochs": 10,
-    "minibatch_size": 64,
     "scale_minibatch": True,
     "minibatches": "uniform",
     "learning_rate": 3e-4,
-    "gamma": 0.99,
-    "gae_lambda": 0.95,
-    "normalize_advantage": "batch",
-    "critic_coeff": 1.0,
-    "entropy_coeff": 0.0,
-    "max_grad_norm": None,
-    "hidden_sizes": [64, 64],
     "progress": False,
 }
 

@@ -18,17 +18,13 @@ def from_config(setup: str, **changed: object) -> Setup:
         ("amber", {}, "amber", "amber"),
         ("mber", {}, "mber_l2", "mber_l2"),
         ("mber", {"num_batches": 8}, "mber_l8", "mber_l8"),
-        ("mber", {"num_batches": 3}, "mber_l3", None),
         ("amber", {"num_batches": 4}, "amber_l4", None),
-        ("ppo", {"clip_epsilon": 0.2}, "ppo_clip0.2", None),
         ("amber", {"drop_factor": 0.1}, "amber_drop0.1", None),
         ("amber", {"drop_factor": "inf"}, "amber_dropinf", None),
         ("mber", {"minibatches": "episodic"}, "mber_l2_episodic", None),
         ("mber", {"clip_epsilon": 0.2, "scale_minibatch": False}, "mber_l2_clip0.2_m64", None),
         ("ppo", {"learning_rate": 4e-5}, "ppo_lr4e-5", None),
         ("ppo", {"clip_epsilon": 0.3000001}, "ppo_clip0.3000001", None),
-        ("ppo", {"clip_epsilon": 0.30000002}, "ppo_clip0.30000002", None),
-        ("ppo", {"learning_rate": 3.0000001e-4}, "ppo_lr3.0000001e-4", None),
     ],
 )
 def test_names(setup: str, changed: dict[str, object], name: str, paper: str | None) -> None:
