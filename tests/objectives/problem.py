@@ -17,13 +17,15 @@ def networks(
     kind: str = "gaussian", dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> tuple[ProbabilisticActor, ValueOperator]:
     """An actor and a critic, small and the same for the same seed."""
-    sizes: dict[str, Any] = {"hidden_sizes": (8,), "dtype": dtype}
+    sizes: dict[str, Any] = {"hidden_sizes": (8,)}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         critic = value_critic(3, **sizes)
         if kind == "gaussian":
-            return gaussian_actor(3, 2, **sizes), critic
-        return categorical_actor(3, 4, one_hot=kind == "one_hot", **sizes), critic
+            actor = gaussian_actor(3, 2, **sizes)
+        else:
+            actor = categorical_actor(3, 4, one_hot=kind == "one_hot", **sizes)
+        return actor.to(dtype), critic.to(dtype)
 
 
 def collect(actor: ProbabilisticActor, rows: int = 16, seed: int = 0) -> TensorDict:

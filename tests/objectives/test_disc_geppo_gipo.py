@@ -27,8 +27,9 @@ LOSSES = [DISCLoss, GePPOLoss, GIPOLoss]
 
 def with_columns(frames: TensorDict) -> TensorDict:
     """The frames with every column that one of the losses reads."""
+    noise = torch.randn(len(frames), generator=torch.Generator().manual_seed(1))
     frames["batch_age"] = torch.arange(len(frames)) % 2
-    frames["proximal_log_prob"] = frames["action_log_prob"] + 0.1 * torch.randn(len(frames))
+    frames["proximal_log_prob"] = frames["action_log_prob"] + 0.1 * noise
     return frames
 
 
@@ -124,7 +125,7 @@ def test_geppo_of_new_frames_is_the_papers_loss(clip: Any, dtype: torch.dtype) -
 def test_disc_of_one_dimension_is_the_papers_loss_over_the_mean_weight() -> None:
     actor = gaussian_actor(3, 1)
     frames = with_columns(collect(actor, 64))
-    log_ratio = 0.5 * torch.randn(64, 1)
+    log_ratio = torch.linspace(-1, 1, 64).unsqueeze(-1)
     with torch.no_grad():
         now = actor.get_dist(frames)
         frames["action"] = frames["loc"] = now.mean
