@@ -185,8 +185,11 @@ class GymCollector(BaseCollector):
         with set_exploration_type(self.exploration_type):
             action, act = self._actor.begin(rows[0])
             step(0, read(action))
-            for frame in range(1, frames):
-                step(frame, read(act(rows[frame])))
+            # Not for a called actor, which might keep a tensor that no gradient could pass later.
+            recorded = self._actor.failure is None
+            with torch.inference_mode() if recorded else nullcontext():
+                for frame in range(1, frames):
+                    step(frame, read(act(rows[frame])))
             written = self._actor.finish()
         before, after = self._envs.finish()
         traj_ids = self._traj_ids.over(frames, self._envs.ends)

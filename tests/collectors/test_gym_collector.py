@@ -260,7 +260,7 @@ def test_a_batch_can_be_learnt_from_and_the_mode_is_kept() -> None:
     collector = collector_of()
     collector.policy.eval()
     batch = collector.rollout()
-    assert not any(v.requires_grad for v in batch.values(True, True))
+    assert not any(v.requires_grad or v.is_inference() for v in batch.values(True, True))
     assert not any(module.training for module in collector.policy.modules())
     actor = gaussian(4, 1)
     actor.get_dist(batch).log_prob(batch["action"]).sum().backward()
