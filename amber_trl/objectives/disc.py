@@ -52,8 +52,7 @@ class DISCLoss(AmberPPOLoss):
     Value loss, entropy bonus and masking are those of :class:`AmberPPOLoss`. ``ESS``, ``max_ratio``
     and ``mean_ratio`` are of the weights :math:`W_m / \bar W`; ``clip_fraction`` is the share of
     the ratios of dimensions that are clipped; ``capped_frames`` counts those with :math:`W_m` above
-    ``max_importance_ratio``, which are capped as in :class:`AmberPPOLoss`. Old and clipped frames
-    are compared within a minibatch by :math:`\bar W`: take minibatches of 64 frames or more.
+    ``max_importance_ratio``, which are capped as in :class:`AmberPPOLoss`.
 
     Deviations: the authors draw a fixed share of each minibatch from the newest batch, clip the
     value loss, and compute advantages by GAE-V; none is part of this loss. A frame of advantage 0

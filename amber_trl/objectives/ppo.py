@@ -55,8 +55,9 @@ class AmberPPOLoss(ClipPPOLoss):
         critic_coeff: ``c_v``, at least 0; 0 or None for no critic loss.
         loss_critic_type: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         max_importance_ratio: cap of the ratio, above 0; ``None`` for no cap, and no protection.
-        normalize_advantage, clip_value, delay_actor, separate_losses, samples_mc_entropy,
-            log_explained_variance, reduction, functional: as in ``ClipPPOLoss``.
+        normalize_advantage: as in ``ClipPPOLoss``, like ``clip_value``, ``delay_actor``,
+            ``separate_losses``, ``samples_mc_entropy``, ``log_explained_variance``, ``reduction``
+            and ``functional``.
 
     Raises:
         TypeError: if there is no critic although ``critic_coeff`` is above 0.
