@@ -78,7 +78,8 @@ def train(config: Config) -> dict[str, Any]:
     resumes = config.resume is not None
     directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resumes)
     if not resumes:
-        directory.write_config(asdict(replace(config, total_frames=total, frames_per_batch=size)))
+        settled = replace(config, total_frames=total, frames_per_batch=size)
+        directory.write_config({"setup": "a2c"} | asdict(settled))
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments = {"observation_size": observations, "action_size": actions}
     normalizer = ObservationNormalizer(observations)

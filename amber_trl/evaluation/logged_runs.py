@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 
 from amber_trl.runs.scores import learning_curve
 
-RunPath = Path | zipfile.Path
-"""A run directory: a folder, or one inside a zip archive."""
-
-Table = Mapping[str, NDArray[np.float64]]
-"""Columns by name; an empty cell is NaN."""
+RunPath = Path | zipfile.Path  # a folder, or one inside a zip archive
+Table = Mapping[str, NDArray[np.float64]]  # columns by name; an empty cell is NaN
 
 NO_SETTINGS = frozenset(
     {"env_id", "seed"}  # what a figure shows otherwise
@@ -81,11 +78,11 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
 
     Examples:
         >>> import tempfile
-        >>> from pathlib import Path
         >>> from amber_trl.evaluation import find_runs
+        >>> from amber_trl.runs import RunDirectory
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     (Path(folder) / "a" / "b").mkdir(parents=True)
-        ...     _ = (Path(folder) / "a" / "b" / "config.json").write_text("{}")
+        ...     with RunDirectory(f"{folder}/a/b") as run:
+        ...         run.write_config({"env_id": "Hopper-v5"})
         ...     [run.name for run in find_runs([folder])]
         ['b']
     """
