@@ -15,18 +15,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 LINES = {
-    "amber_trl": 9_000,
+    "amber_trl": 9_000 + 500,  # + the losses of DISC, GePPO and GIPO
     "recipes": 3_900,
-    "tests": 13_500,
+    "tests": 13_500 + 300,  # + their tests
     "recipes/ppo_amber_mujoco.py": 280,
     "README.md": 220,
 }
-NAMES = {"amber_trl": 21, "amber_trl/evaluation": 16}  # __version__ among those of amber_trl
+NAMES = {"amber_trl": 21, "amber_trl/evaluation": 9}  # __version__ among those of amber_trl
 
 # Lowest first. A room may import the rooms above it in this list, never one below or beside it.
 ROOMS = (
-    ("errors", "functional", "_checks", "_compiler", "_provenance"),
-    ("_actors",),
+    ("errors", "_checks", "_provenance"),
+    ("functional", "_compiler", "_actors"),
     ("transforms", "modules", "envs"),
     ("data", "objectives"),
     ("collectors",),

@@ -106,7 +106,7 @@ def main(args: list[str] | None = None) -> int:
     """
     try:
         said = app.cli(prog="amber-trl", description="What to do with training runs.", args=args)
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:

@@ -1,7 +1,10 @@
 """Damaged checkpoints and full disks: named, passed over, and nothing else is lost."""
 
+import errno
 import logging
+import os
 import resource
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,3 +132,28 @@ def test_a_write_that_fails_half_way_leaves_the_earlier_ones(tmp_path: Path) -> 
     assert checkpoints.restore() is not None
     checkpoints.save(2, score=None)
     assert [path.stem[-1] for path in list_checkpoints(tmp_path)] == ["1", "2"]
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this process may not mount a tmpfs")
+    try:
+        network = nn.Linear(1250, 1000)  # 5 MB
+        checkpoints = Checkpoints(disk / "run", {"network": network})
+        checkpoints.save(1, score=None)
+        (disk / "hog").write_bytes(bytes(24_500_000))
+        before = _contents(disk / "run")
+        with pytest.raises(OSError, match="No space left") as refused:
+            checkpoints.save(2, score=None)
+        assert refused.value.errno == errno.ENOSPC
+        assert _contents(disk / "run") == before
+        assert checkpoints.restore() is not None
+        (disk / "hog").unlink()
+        for frames in range(2, 8):  # removing what is not kept makes room
+            checkpoints.save(frames, score=None)
+        assert len(list_checkpoints(disk / "run")) == 2
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
