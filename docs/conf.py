@@ -33,7 +33,10 @@ napoleon_use_ivar = True
 # Other libraries' names are shown, not linked: links would need their inventories, hence a network.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:class", r"amber_trl\..*\.(Restored|_Replay)"),  # described where they are returned or taken
+    (
+        r"py:class",
+        r"amber_trl\..*\.(Restored|_Replay)",
+    ),  # described where they are returned or taken
     (
         r"py:.*",
         r"(torch|torchrl|tensordict|gymnasium|numpy|np|pandas|pd|matplotlib|mujoco)(\..*)?|LossModule",
