@@ -4,8 +4,6 @@ Each command is a function: its arguments are the options, its docstring the hel
 returns is what is printed. What a command needs is imported when it runs.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Log-probabilities of stored actions: what a distribution says, and what was recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 

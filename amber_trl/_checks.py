@@ -1,7 +1,5 @@
 """Checks of arguments that are numbers: one for integers, one for real numbers."""
 
-from __future__ import annotations
-
 import math
 import operator
 from numbers import Real

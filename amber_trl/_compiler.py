@@ -1,7 +1,5 @@
 """Whether torch's compiler works here, whether it pays, and how to let it work undisturbed."""
 
-from __future__ import annotations
-
 import functools
 import signal
 import warnings

@@ -1,7 +1,5 @@
 """What a run was made with: versions and machine."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Errors that several parts of the library raise."""
 
-from __future__ import annotations
-
 __all__ = ["NonFiniteDataError"]
 
 

@@ -6,8 +6,6 @@ where ``pi_old`` is the behaviour policy that collected the frame. The paper is 
 (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_).
 """
 
-from __future__ import annotations
-
 import math
 from numbers import Real
 

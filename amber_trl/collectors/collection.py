@@ -1,7 +1,5 @@
 """The state of a collection: collector and simulators together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

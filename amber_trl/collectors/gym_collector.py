@@ -1,7 +1,5 @@
 """A collector whose overhead is paid per batch, not per frame."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress

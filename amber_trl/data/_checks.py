@@ -1,7 +1,5 @@
 """What a batch, a storage and a sampler must be to enter a multi-batch buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

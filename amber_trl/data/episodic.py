@@ -1,7 +1,5 @@
 """Minibatches of consecutive frames, to compare with random ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,8 +7,6 @@ from torch import Tensor
 
 from amber_trl.data._checks import check_divides
 from amber_trl.data.samplers import MultiBatchSampler
-
-__all__ = ["EpisodicMinibatchSampler"]
 
 
 class EpisodicMinibatchSampler(MultiBatchSampler):

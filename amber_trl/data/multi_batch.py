@@ -1,7 +1,5 @@
 """A replay buffer of the last ``L`` on-policy batches, written and judged whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -34,8 +32,6 @@ from amber_trl.data._checks import (
 from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
 from amber_trl.data.writers import MultiBatchWriter
 from amber_trl.transforms.staleness import ISStalenessFilter
-
-__all__ = ["MultiBatchReplayBuffer"]
 
 
 class MultiBatchReplayBuffer(TensorDictReplayBuffer):

@@ -1,7 +1,5 @@
 """Samplers that draw minibatches from whole batches, of which only some are in use."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +12,6 @@ from torchrl.data.replay_buffers.storages import Storage
 
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import check_divides, storage_device
-
-__all__ = ["AdaptiveMinibatchSampler", "MultiBatchSampler"]
 
 
 class MultiBatchSampler(Sampler):

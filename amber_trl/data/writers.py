@@ -1,7 +1,5 @@
 """A writer of whole batches, which knows the age of each."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from torchrl.data import RoundRobinWriter, Storage, TensorStorage
 
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import check_batch, check_layout, storage_device
-
-__all__ = ["MultiBatchWriter"]
 
 
 class MultiBatchWriter(RoundRobinWriter):

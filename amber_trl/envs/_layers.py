@@ -1,7 +1,5 @@
 """The attributes of environments and their wrappers as plain data, and back."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Iterator, Mapping

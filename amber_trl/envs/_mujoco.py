@@ -1,7 +1,5 @@
 """MuJoCo's data as plain data, and its warnings in moderation."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import sys

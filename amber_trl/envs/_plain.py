@@ -1,7 +1,5 @@
 """Python values as plain data, for a file that is loaded without running code, and back."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Box2D's episodes, recorded so that they can be played again to the same bits."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Vectorised Gymnasium environments for TorchRL."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import warnings
@@ -23,6 +21,25 @@ from amber_trl._checks import check_integer
 from amber_trl.envs._mujoco import warnings_once
 from amber_trl.envs._replay import EpisodeReplay, is_box2d
 from amber_trl.envs.tasks import TASKS
+
+
+class SyncGymWrapper(GymWrapper):
+    """A ``GymWrapper`` over copies that step together in this process, as :func:`make_env` gives it.
+
+    It differs from TorchRL's in its resets only: they work on devices other than the CPU, and from
+    a TensorDict without ``_reset``.
+
+    Example:
+        >>> from amber_trl.envs import SyncGymWrapper, make_env
+        >>> isinstance(make_env("Pendulum-v1", num_envs=2), SyncGymWrapper)
+        True
+    """
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if mask is None:
+            return super()._reset(None, **kwargs)
+        return super()._reset(TensorDict({"_reset": mask.cpu()}, self.batch_size), **kwargs)
 
 
 def make_env(
@@ -96,25 +113,6 @@ def make_env(
         copies = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     copies.reset(seed=first_seed)
     return SyncGymWrapper(copies, categorical_action_encoding=True, device=device)
-
-
-class SyncGymWrapper(GymWrapper):
-    """A ``GymWrapper`` over copies that step together in this process, as :func:`make_env` gives it.
-
-    It differs from TorchRL's in its resets only: they work on devices other than the CPU, and from
-    a TensorDict without ``_reset``.
-
-    Example:
-        >>> from amber_trl.envs import SyncGymWrapper, make_env
-        >>> isinstance(make_env("Pendulum-v1", num_envs=2), SyncGymWrapper)
-        True
-    """
-
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        mask = None if tensordict is None else tensordict.get("_reset", None)
-        if mask is None:
-            return super()._reset(None, **kwargs)
-        return super()._reset(TensorDict({"_reset": mask.cpu()}, self.batch_size), **kwargs)
 
 
 def _make_one(

@@ -1,7 +1,5 @@
 """The state of simulators, to go on from in another process."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

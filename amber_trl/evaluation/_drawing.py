@@ -1,7 +1,5 @@
 """What the figures share: panels, colours, one legend, and curves with their mean and interval."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path

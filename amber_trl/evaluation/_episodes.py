@@ -1,7 +1,5 @@
 """The loop that plays a policy's episodes, with errors that name what does not fit."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Runs come by the name of their setup; a setup's runs on a task differ only in their seed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

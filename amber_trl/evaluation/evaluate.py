@@ -1,7 +1,5 @@
 """Evaluating a run's policy: what ``amber-trl evaluate`` does."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

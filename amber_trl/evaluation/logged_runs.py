@@ -1,7 +1,5 @@
 """Reading what training runs have logged, finished or not."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

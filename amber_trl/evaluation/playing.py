@@ -1,7 +1,5 @@
 """Playing a policy, and what its returns say."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

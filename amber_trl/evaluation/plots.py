@@ -1,7 +1,5 @@
 """Figures of training runs as files: what ``amber-trl plot`` does."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A video of one episode."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """DISC: each action dimension's ratio clipped on its own."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +13,6 @@ from torchrl.objectives import ClipPPOLoss
 from amber_trl._actors import log_ratio_of_dimensions
 from amber_trl._checks import check_number
 from amber_trl.objectives.ppo import AmberPPOLoss
-
-__all__ = ["DISCLoss"]
 
 
 class DISCLoss(AmberPPOLoss):

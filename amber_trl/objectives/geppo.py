@@ -1,7 +1,5 @@
 """GePPO: clipping around the policy that the iteration started from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +11,6 @@ from torchrl.objectives import ClipPPOLoss
 
 from amber_trl._actors import sum_of_heads
 from amber_trl.objectives.ppo import AmberPPOLoss
-
-__all__ = ["GePPOLoss"]
 
 
 class GePPOLoss(AmberPPOLoss):

@@ -1,7 +1,5 @@
 """GIPO: a Gaussian of the log-ratio in place of the clip."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -10,8 +8,6 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 
 from amber_trl._checks import check_number
 from amber_trl.objectives.ppo import AmberPPOLoss
-
-__all__ = ["GIPOLoss"]
 
 
 class GIPOLoss(AmberPPOLoss):

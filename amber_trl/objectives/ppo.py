@@ -1,7 +1,5 @@
 """The clipped loss with the paper's preset, safe for frames of old policies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
@@ -11,8 +9,6 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
-
-__all__ = ["AmberPPOLoss"]
 
 
 class AmberPPOLoss(ClipPPOLoss):

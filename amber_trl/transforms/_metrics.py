@@ -1,15 +1,11 @@
 """Staleness metrics: how far a stored batch is from the current actor, as one number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
 
 from amber_trl.functional import effective_sample_size, kl_estimate, mean_abs_deviation
-
-__all__ = ["StalenessMetric"]
 
 MetricName: TypeAlias = Literal[
     "mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"

@@ -1,7 +1,5 @@
 """The ledger: what was measured of every batch, and what became of it."""
 
-from __future__ import annotations
-
 import math
 from enum import IntEnum
 
@@ -15,8 +13,6 @@ from amber_trl.functional import (
     is_stale,
     kl_estimate,
 )
-
-__all__ = ["Reason"]
 
 
 class Reason(IntEnum):

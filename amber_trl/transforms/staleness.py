@@ -1,7 +1,5 @@
 """The staleness filter: which stored batches the current actor may still learn from."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch
@@ -25,8 +23,6 @@ from amber_trl._checks import check_integer, check_number
 from amber_trl.functional import check_drop_factor, per_dimension_deviation
 from amber_trl.transforms._metrics import OF_LOG_RATIO, StalenessMetric, check_metric
 from amber_trl.transforms.ledger import make_ledger
-
-__all__ = ["ISStalenessFilter"]
 
 
 class ISStalenessFilter(Transform):
