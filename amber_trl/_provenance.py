@@ -9,16 +9,7 @@ from pathlib import Path
 
 import torch
 
-_PACKAGES = (
-    "amber_trl",
-    "torch",
-    "torchrl",
-    "tensordict",
-    "gymnasium",
-    "mujoco",
-    "box2d",
-    "numpy",
-)
+_PACKAGES = ("amber_trl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "box2d", "numpy")
 
 
 def package_versions() -> dict[str, str]:

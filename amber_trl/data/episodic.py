@@ -1,5 +1,6 @@
 """Minibatches of consecutive frames, to compare with random ones."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,12 +68,8 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
             )
         minibatches = self.frames_per_batch // batch_size
         envs = self.frames_per_batch // self.frames_per_env
-        slot = slots[self._randint(len(slots), minibatches, slots)]
-        env = self._randint(envs, minibatches, slots)
-        offset = self._randint(self.frames_per_env - length + 1, minibatches, slots)
+        draw = partial(torch.randint, size=(minibatches,), generator=self._rng, device=slots.device)
+        slot, env = slots[draw(len(slots))], draw(envs)
+        offset = draw(self.frames_per_env - length + 1)
         first = slot * self.frames_per_batch + env * self.frames_per_env + offset
         return first[:, None] + torch.arange(length, device=slots.device)
-
-    def _randint(self, high: int, size: int, like: Tensor) -> Tensor:
-        device = self._rng.device if self._rng is not None else like.device
-        return torch.randint(high, (size,), generator=self._rng, device=device).to(like.device)

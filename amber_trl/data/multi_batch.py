@@ -232,8 +232,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             )
         if not len(self):
             raise RuntimeError("refresh() of an empty buffer: extend it with a batch first")
-        stored = self._stored().reshape(-1, self.frames_per_batch)
-        age = self.age
+        stored = self._storage[:]  # not self[:], which lets a transform write into the storage
+        if len(self._transform):
+            stored = self._transform(stored.clone())
+        stored, age = stored.reshape(-1, self.frames_per_batch), self.age
         # Algorithm 1, lines 10 to 12: R' of each stored batch decides whether it is in use.
         ledger = self.staleness.measure(stored, age.to(stored.device or age.device))
         if (key := self.staleness.proximal_log_prob_key) is not None:
@@ -244,11 +246,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._end_epoch()
         self._needs_refresh = False
         return ledger
-
-    def _stored(self) -> TensorDictBase:
-        # Not self[:], which lets a transform write into the storage itself.
-        stored = self._storage[:]
-        return self._transform(stored.clone()) if len(self._transform) else stored
 
     def sample(
         self,

@@ -59,7 +59,7 @@ class MultiBatchSampler(Sampler):
 
     @abstractmethod
     def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
-        """Row indices ``[minibatches, rows]`` of one epoch over ``slots``."""
+        """Row indices ``[minibatches, rows]`` of one epoch over ``slots``, on their device."""
 
     @abstractmethod
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
@@ -160,7 +160,10 @@ class MultiBatchSampler(Sampler):
                 f"active slots {tuple(slots)} while {stored} batches are stored: call set_active "
                 f"with slots below {stored}"
             )
-        return self._draw_epoch(torch.tensor(slots, device=storage_device(storage)), batch_size)
+        # Drawn where the generator is, read where the storage is.
+        device = storage_device(storage)
+        drawn_on = device if self._rng is None else self._rng.device
+        return self._draw_epoch(torch.tensor(slots, device=drawn_on), batch_size).to(device)
 
     def extend(self, index: Tensor) -> None:
         """Make every stored batch active and discard the epoch, as rows were written."""
@@ -270,8 +273,7 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
     def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
         frame = torch.arange(self.frames_per_batch, device=slots.device)
         rows = (slots[:, None] * self.frames_per_batch + frame).flatten()
-        device = self._rng.device if self._rng is not None else rows.device
-        order = torch.randperm(len(rows), generator=self._rng, device=device).to(rows.device)
+        order = torch.randperm(len(rows), generator=self._rng, device=rows.device)
         # k N rows in minibatches of M_PPO k: N / M_PPO of them, whatever k is.
         return rows[order].view(-1, self.minibatch_size(batch_size, len(slots)))
 

@@ -126,7 +126,8 @@ def _make_one(
         env = EpisodeReplay(env)
     for wrapper in wrappers:
         env = wrapper(env)
-    _check_observation_space(env_id, env.observation_space)
+    if not _is_vector(env.observation_space):
+        raise _unsupported(env_id, f"observation space {env.observation_space!s:.120}")
     return _adapt_actions(env_id, env, clip_actions)
 
 
@@ -153,14 +154,13 @@ def _suggestion(name: str) -> str:
     return "gymnasium.pprint_registry() lists the known ids; 'module:id' imports a module first"
 
 
-def _check_observation_space(env_id: str, space: gym.Space[Any]) -> None:
-    if not _is_vector(space):
-        raise TypeError(
-            f"env_id={env_id!r} has the observation space {space!s:.120}, but a one-dimensional "
-            "floating Box is needed: pass wrappers=[...] that make one, of gymnasium.wrappers such "
-            "as FlattenObservation for the shape, and lambda env: DtypeObservation(env, "
-            "numpy.float32) for the type (images need another network and are not supported)"
-        )
+def _unsupported(env_id: str, space: str) -> TypeError:
+    return TypeError(
+        f"env_id={env_id!r} has the {space}, but a one-dimensional floating Box, or Discrete actions, "
+        "are needed: pass wrappers=[...] of gymnasium.wrappers, such as FlattenObservation for the "
+        "shape, lambda env: DtypeObservation(env, numpy.float32) for the type, or TransformAction "
+        "(images need another network and are not supported)"
+    )
 
 
 def _adapt_actions(
@@ -175,11 +175,7 @@ def _adapt_actions(
         count_from_zero = partial(np.add, space.start)
         return TransformAction(env, count_from_zero, Discrete(space.n)) if space.start else env
     if not _is_vector(space):
-        raise TypeError(
-            f"env_id={env_id!r} has the action space {space!s:.120}, but a one-dimensional "
-            "floating Box or a Discrete is needed: pass wrappers=[...] that make one, such as "
-            "gymnasium.wrappers.TransformAction"
-        )
+        raise _unsupported(env_id, f"action space {space!s:.120}")
     if clip_actions is None:
         clip_actions = not type(env.unwrapped).__module__.startswith("gymnasium.envs.")
     clip = partial(np.clip, a_min=space.low, a_max=space.high)

@@ -14,14 +14,10 @@ StalenessMetric: TypeAlias = MetricName | Callable[[Tensor], Tensor]
 """A name, or a function of the log-ratios ``[..., N]`` of a batch to its ``d >= 0``, ``[...]``."""
 
 
-def _ineffective_share(log_ratio: Tensor) -> Tensor:
-    return 1 - effective_sample_size(log_ratio)
-
-
 OF_LOG_RATIO: dict[str, Callable[[Tensor], Tensor]] = {
     "mean_abs_deviation": mean_abs_deviation,
     "kl": kl_estimate,
-    "effective_sample_size": _ineffective_share,
+    "effective_sample_size": lambda log_ratio: 1 - effective_sample_size(log_ratio),
 }
 
 

@@ -199,20 +199,17 @@ class ISStalenessFilter(Transform):
             (a :class:`~amber_trl.transforms.Reason`).
 
         Raises:
-            TypeError: if ``age`` is not a tensor.
             KeyError: if a key that the filter reads is missing.
-            ValueError: if a shape does not fit.
+            ValueError: if a shape does not fit, or ``age`` is not a tensor.
             RuntimeError: if the metric needs ages and none are given.
         """
         self.check_frames(tensordict)
         batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
-        if age is not None and not isinstance(age, Tensor):
-            raise TypeError(
-                f"age={age!r} of type {type(age).__name__}: give an int64 tensor of one age per "
-                "batch, such as torch.tensor([0, 1]) or the age of a MultiBatchReplayBuffer"
+        if age is not None and (not isinstance(age, Tensor) or age.shape != batches.shape[:1]):
+            raise ValueError(
+                f"age={age!r} for {len(batches)} batches: give an int64 tensor of one age per batch, "
+                "such as the age of a MultiBatchReplayBuffer"
             )
-        if age is not None and age.shape != batches.shape[:1]:
-            raise ValueError(f"age of shape {tuple(age.shape)} for {len(batches)} batches")
         frames = batches.select(*self.in_keys).reshape(-1)
         chunks = [self._measure_chunk(chunk) for chunk in frames.split(self.chunk_size)]
         log_prob, log_ratio, ratios = map(torch.cat, zip(*chunks, strict=True))
@@ -242,7 +239,7 @@ class ISStalenessFilter(Transform):
             A TensorDict ``[frames in use]``, empty if no batch is in use.
 
         Raises:
-            TypeError, KeyError, ValueError, RuntimeError: as :meth:`measure` does.
+            KeyError, ValueError, RuntimeError: as :meth:`measure` does.
         """
         active = self.measure(tensordict, age)["active"]
         batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
@@ -336,11 +333,7 @@ class ISStalenessFilter(Transform):
         return staleness
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Refused: the filter is not an environment transform.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raises ``RuntimeError``: the filter is not an environment transform."""
         raise RuntimeError(
             "ISStalenessFilter judges whole stored batches and is not an environment transform: give "
             "it to MultiBatchReplayBuffer as staleness=, or call measure, select or forward"
