@@ -14,12 +14,12 @@ seed 0, the last-100 return is 977, that of the reference 1000: no gain to see h
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from command_line import command_line, conclude
+from command_line import command_line, conclude, open_directory
 from ranges import Range, check_fields
 from torchrl.data import Categorical
 from torchrl.objectives import A2CLoss
@@ -29,7 +29,7 @@ from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
-from amber_trl.runs import Policy, RunDirectory, TrainingRun
+from amber_trl.runs import Policy, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
@@ -48,6 +48,10 @@ class Config:
     """Replace a run that the directory already holds."""
     resume: Path | None = None
     """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
+    extend: Path | None = None
+    """Directory of a finished run to go on with, up to total_frames and with its options."""
+    init_from: Path | None = None
+    """Run, or checkpoint of one, whose actor, critic and statistics to start from."""
     total_frames: Annotated[int | None, Range(1)] = None
     """Frames to train for, towards which everything is annealed (300 000; smoke: 2560)."""
     frames_per_batch: Annotated[int | None, Range(1)] = None
@@ -75,11 +79,8 @@ def train(config: Config) -> dict[str, Any]:
     env = make_env(config.env_id, 8, seed=config.seed)
     if isinstance(env.action_spec, Categorical):
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
-    resumes = config.resume is not None
-    directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resumes)
-    if not resumes:
-        settled = replace(config, total_frames=total, frames_per_batch=size)
-        directory.write_config({"setup": "a2c"} | asdict(settled))
+    settled = replace(config, total_frames=total, frames_per_batch=size)
+    directory = open_directory(settled, {"setup": "a2c"})
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments = {"observation_size": observations, "action_size": actions}
     normalizer = ObservationNormalizer(observations)
@@ -94,12 +95,16 @@ def train(config: Config) -> dict[str, Any]:
     loss = A2CLoss(actor, critic, entropy_bonus=False, critic_coeff=1.0, loss_critic_type="l2")
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
     update = UpdateStep(loss, optimizer)
-    schedule = LinearSchedule(total, optimizer=optimizer, staleness=staleness)
+    schedule = LinearSchedule(
+        total, optimizer=optimizer, staleness=staleness, extends=directory.resumed
+    )
     collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
     policy = Policy(config.env_id, arguments, actor)
     parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule, "replay": replay}
     parts["policy"] = policy
-    with TrainingRun(directory, collector, parts, num_batches=config.num_batches) as run:
+    with TrainingRun(
+        directory, collector, parts, num_batches=config.num_batches, init_from=config.init_from
+    ) as run:
         for batch in run.batches():
             annealed = schedule.step(run.frames)
             normalizer.update(batch["observation"])

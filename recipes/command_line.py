@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
-from amber_trl.runs import read_config
+from amber_trl.checkpoints import list_checkpoints
+from amber_trl.runs import RunDirectory, read_config
 
 C = TypeVar("C")
 
@@ -20,19 +21,67 @@ def command_line(kind: type[C], description: str | None) -> C:
     """What was asked for: an instance of the dataclass ``kind``, with the run's own if it resumes.
 
     Args:
-        kind: has a field for each option, among them ``resume``, ``run_dir`` and ``overwrite``.
+        kind: has a field for each option, among them ``resume``, ``extend``, ``total_frames``,
+            ``run_dir`` and ``overwrite``.
         description: shown by ``--help``.
 
     Raises:
-        ValueError: if an option given beside ``--resume`` is another than the run's.
+        ValueError: if an option given beside ``--resume`` or ``--extend`` is another than the
+            run's, or the run cannot be extended.
     """
     config = tyro.cli(kind, description=description)
-    if (run_dir := getattr(config, "resume")) is None:  # noqa: B009  (of any such class)
+    if (saved := continued_config(kind, config)) is None:
         return config
-    saved = saved_config(kind, run_dir)
     given = tyro.cli(kind, description=description, default=saved)
     check_same(given, saved)
     return given
+
+
+def continued_config(kind: type[C], asked: Any) -> C | None:
+    """The options of the run that is to be resumed or extended; None for a new one.
+
+    Raises:
+        ValueError: if both are asked for, or the run to extend is not finished or not shorter.
+    """
+    if asked.extend is None:
+        return None if asked.resume is None else saved_config(kind, asked.resume)
+    if asked.resume is not None:
+        raise ValueError("resume and extend: resume a run that was stopped, extend a finished one")
+    saved: Any = saved_config(kind, asked.extend)
+    frames = max((int(p.stem) for p in list_checkpoints(asked.extend / "checkpoints")), default=0)
+    if frames < saved.total_frames:
+        raise ValueError(
+            f"extend={str(asked.extend)!r}: the run has {frames} of {saved.total_frames} frames; "
+            "go on with it first (--resume)"
+        )
+    if asked.total_frames is None or asked.total_frames <= frames:
+        raise ValueError(
+            f"total_frames={asked.total_frames} with extend={str(asked.extend)!r}, whose run has "
+            f"{frames} frames: pass more, all frames of the longer run (--total-frames)"
+        )
+    longer: C = replace(saved, resume=None, extend=asked.extend, total_frames=asked.total_frames)
+    return longer
+
+
+def open_directory(
+    config: Any, also: Mapping[str, str] | None = None, **options: Any
+) -> RunDirectory:
+    """Opens the directory of a new, resumed or extended run, and writes its ``config.json``.
+
+    That holds the configuration and what it is ``also`` to hold; of an extended run ``extended_at``
+    too, the frames at each seam. The ``options`` are those of ``RunDirectory``.
+    """
+    resume = config.resume is not None or config.extend is not None
+    directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resume, **options)
+    if config.extend is not None:
+        saved = read_config(config.run_dir)
+        last, total = int(list_checkpoints(directory.checkpoints)[-1].stem), config.total_frames
+        seams = [*saved.get("extended_at", []), last]
+        directory.write_config(saved | {"total_frames": total, "extended_at": seams})
+        say(f"extending from {last} to {total} frames, along the schedules of a run of so many")
+    elif config.resume is None:
+        directory.write_config({**(also or {}), **asdict(config)})
+    return directory
 
 
 def saved_config(kind: type[C], run_dir: Path) -> C:
@@ -42,7 +91,8 @@ def saved_config(kind: type[C], run_dir: Path) -> C:
         FileNotFoundError: if there is no run.
         ValueError: if its ``config.json`` cannot be read, or is of another version or recipe.
     """
-    saved = read_config(run_dir) | {"run_dir": run_dir, "resume": run_dir, "overwrite": False}
+    own = {"run_dir": run_dir, "resume": run_dir, "extend": None, "overwrite": False}
+    saved = read_config(run_dir) | own
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if missing := names - saved.keys():
         raise ValueError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from command_line import saved_config
+from command_line import continued_config
 from ranges import Range, check_fields
 
 
@@ -45,6 +45,15 @@ class Config:
     """Iterations between checkpoints (None: only one, at the end). Kept: the last two, the best."""
     resume: Path | None = None
     """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
+    extend: Path | None = None
+    """Directory of a finished run to go on with, up to total_frames and with its options."""
+    init_from: Path | None = None
+    """Run, or checkpoint of one, whose actor, critic and statistics to start from."""
+    eval_interval: Annotated[int | None, Range(1)] = None
+    """Iterations between evaluations with the mean action, which then choose the best checkpoint
+    among those saved after one (None: never)."""
+    eval_episodes: Annotated[int, Range(1)] = 10
+    """Episodes of an evaluation, each time the same starts."""
     tensorboard: bool = False
     """Log to TensorBoard too, in the run directory."""
     progress: bool = True
@@ -68,6 +77,9 @@ class Config:
     """How a batch's staleness is measured; the default is the paper's R' - 1."""
     epochs: Annotated[int | None, Range(1)] = None
     """Passes over the batches in use, per iteration (10; smoke: 2)."""
+    target_kl: Annotated[float | None, Range(0, above=True)] = None
+    """Estimated KL divergence from the behaviour policies of the batches in use, beyond which an
+    epoch is the iteration's last (None: never)."""
     minibatch_size: Annotated[int, Range(1)] = 64
     """Frames of a minibatch per batch in use; must divide frames_per_batch."""
     scale_minibatch: bool = True
@@ -129,8 +141,8 @@ def resolve(config: Config) -> EffectiveConfig:
     """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
     check_fields(config)
     _check_device(config.device)
-    if config.resume is not None:  # a resumed run keeps its options
-        return replace(saved_config(EffectiveConfig, config.resume), progress=config.progress)
+    if (own := continued_config(EffectiveConfig, config)) is not None:
+        return replace(own, progress=config.progress)
     values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
@@ -175,11 +187,11 @@ def _check_combinations(config: EffectiveConfig) -> None:
                 "nothing: leave it out, or choose the setup mber or amber"
             )
     if config.minibatches == "episodic":
-        lane = config.frames_per_batch // config.num_envs
-        if not config.scale_minibatch or config.minibatch_size * config.num_batches > lane:
+        each = config.frames_per_batch // config.num_envs
+        if not config.scale_minibatch or config.minibatch_size * config.num_batches > each:
             raise ValueError(
                 f"minibatches='episodic' with minibatch_size={config.minibatch_size}, num_batches="
                 f"{config.num_batches} and scale_minibatch={config.scale_minibatch}: their product "
-                f"must be scaled and at most frames_per_batch / num_envs = {lane}, the frames of "
+                f"must be scaled and at most frames_per_batch / num_envs = {each}, the frames of "
                 "one environment; lower one of them, or num_envs"
             )

@@ -21,13 +21,13 @@ import ctypes
 import math
 import random
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from command_line import command_line, conclude
+from command_line import command_line, conclude, open_directory
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -46,6 +46,7 @@ from amber_trl.data import (
 )
 from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
+from amber_trl.evaluation import play
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.runs import Policy, RunDirectory, TrainingRun
@@ -180,15 +181,11 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
             f"staleness_metric='per_dimension' with env_id={config.env_id!r}, whose actions are "
             "discrete: choose another metric"
         )
-    resumes = config.resume is not None
-    choice = config.compile if not resumes else "on" if config.compiled else "off"
+    new = config.resume is None and config.extend is None
+    choice = config.compile if new else "on" if config.compiled else "off"
     compiled = should_compile(choice, total_frames=config.total_frames, device=config.device)
     config = replace(config, compiled=compiled)
-    directory = RunDirectory(
-        config.run_dir, overwrite=config.overwrite, resume=resumes, tensorboard=config.tensorboard
-    )
-    if not resumes:
-        directory.write_config(asdict(config))
+    directory = open_directory(config, tensorboard=config.tensorboard)
     if compiled:
         tqdm.write("compiling in the first iteration; a stop takes effect after it", sys.stdout)
     return config, env, directory
@@ -222,21 +219,26 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
         vectorized=config.compiled,  # faster and, like the compiled update, equal up to rounding
     )
     judge = replay.staleness if config.setup == "amber" else None
-    schedule = LinearSchedule(config.total_frames, optimizer=optimizer, loss=loss, staleness=judge)
+    schedule = LinearSchedule(
+        config.total_frames,
+        optimizer=optimizer,
+        loss=loss,
+        staleness=judge,
+        extends=directory.resumed,
+    )
     collector = build_collector(config, env, actor)
-    parts = {
-        "loss": loss,
-        "optimizer": optimizer,
-        "schedule": schedule,
-        "replay": replay,
-        "policy": Policy(config.env_id, arguments, actor),
-    }
+    policy = Policy(config.env_id, arguments, actor)
+    parts: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
+    parts |= {"replay": replay, "policy": policy}
     with TrainingRun(
         directory,
         collector,
         parts,
         num_batches=config.num_batches,
         checkpoint_interval=config.checkpoint_interval,
+        init_from=config.init_from,
+        eval_interval=config.eval_interval,
+        evaluate=lambda: play(policy, config.eval_episodes, seed=2**31 + config.seed).mean,
         progress=config.progress,
     ) as run:
         for batch in run.batches():  # line 4: collect
@@ -244,7 +246,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
             normalizer.update(batch["observation"])
             replay.extend(advantage(for_learning(batch, config)))  # lines 5 to 7: store, once
             ledger = replay.refresh()  # lines 10 to 12: R' of each batch; in use or not
-            metrics = [update.epoch(replay) for _ in range(config.epochs)]  # lines 17 to 24
+            metrics = list(update.epochs(replay, config.epochs, config.target_kl))  # 17 to 24
             collector.update_policy_weights_(TensorDict.from_module(actor))
             annealed["minibatch_size"] = replay.batch_size  # line 19: M, over the batches in use
             run.record(batch, annealed, metrics, ledger)

@@ -1,7 +1,8 @@
 """Playing a policy, and what its returns say."""
 
+import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -92,7 +93,7 @@ def play(
         True
     """
     played = play_episodes(
-        policy,
+        replace(policy, actor=copy.deepcopy(policy.actor).cpu()),  # wherever it is trained
         episodes,
         deterministic=deterministic,
         seed=seed,

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.collectors import BaseCollector
 from tqdm import tqdm
 
 from amber_trl._checks import check_integer
-from amber_trl.checkpoints import CheckpointError, Checkpoints
+from amber_trl.checkpoints import CheckpointError, Checkpoints, read_component
 from amber_trl.collectors import CollectionState
 from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
 from amber_trl.runs.interrupts import StopOnInterrupt
-from amber_trl.runs.policies import Policy
+from amber_trl.runs.policies import Policy, find_policy
 from amber_trl.runs.run_directory import RunDirectory
 
 _logger = logging.getLogger(__name__)
@@ -55,13 +58,22 @@ class TrainingRun:
 
     Args:
         directory: where everything is written; closed on leaving.
-        collector: of whole batches. Its ``total_frames`` are those of the training. A resume is
-            exact with :class:`~amber_trl.collectors.GymCollector`; others start new episodes.
+        collector: of whole batches. Its ``total_frames`` are those of the training, and are set to
+            infinity: the run ends by itself. A resume is exact with
+            :class:`~amber_trl.collectors.GymCollector`; others start new episodes.
         parts: what a checkpoint holds of the loop, by name: anything with ``state_dict`` and
             ``load_state_dict`` that changes. A :class:`Policy` among them, under the name
             ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
         num_batches: batches that the ledger can have; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
+        init_from: run, or one of its checkpoints, whose networks a new training starts from, with
+            their statistics: all that the modules in ``parts`` hold in submodules. Everything else
+            is new. A resumed training ignores it.
+        eval_interval: iterations between evaluations; None makes none.
+        evaluate: plays some episodes with the current actor and returns their mean return. It must
+            move no generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
+            The mean goes into the column ``eval_return``, and becomes the score of a checkpoint
+            after that iteration. Checkpoints after other iterations then have none.
         progress: whether to show a progress bar.
 
     Attributes:
@@ -116,11 +128,18 @@ class TrainingRun:
         *,
         num_batches: int = 1,
         checkpoint_interval: int | None = None,
+        init_from: str | os.PathLike[str] | None = None,
+        eval_interval: int | None = None,
+        evaluate: Callable[[], float] | None = None,
         progress: bool = True,
     ) -> None:
         check_integer("num_batches", num_batches)
-        if checkpoint_interval is not None:
-            check_integer("checkpoint_interval", checkpoint_interval)
+        intervals = {"checkpoint_interval": checkpoint_interval, "eval_interval": eval_interval}
+        for name, interval in intervals.items():
+            if interval is not None:
+                check_integer(name, interval)
+        if eval_interval is not None and evaluate is None:
+            raise ValueError(f"eval_interval={eval_interval} without evaluate: pass what to call")
         self.frames = 0
         self.summary: dict[str, Any] = {}
         self._directory, self._collector, self._parts = directory, collector, dict(parts)
@@ -128,8 +147,11 @@ class TrainingRun:
         self.total_frames = total = collector.total_frames
         if math.isfinite(total):  # the last batch is whole
             self.total_frames = -(-total // size) * size
+        # It would close the simulators with its last batch, before they are saved.
+        collector.total_frames = math.inf
         self._num_batches, self._interval = num_batches, checkpoint_interval
-        self._progress = progress
+        self._eval_interval, self._evaluate = eval_interval, evaluate
+        self._init_from, self._progress = init_from, progress
         own: dict[str, Any] = {"run": self}
         self._collection = None
         if (env := getattr(collector, "env", None)) is not None:  # not in other processes
@@ -141,6 +163,7 @@ class TrainingRun:
         self._stop = StopOnInterrupt()
         self._earlier: list[str] = []
         self._saved, self._recorded = 0, True
+        self._evaluated: float | None = None  # after the last iteration
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -152,6 +175,8 @@ class TrainingRun:
             stack.callback(self._log.bar.close)
             if self._directory.resumed:
                 self._restore()
+            elif self._init_from is not None:
+                self._initialize(self._init_from)
             self._closing = stack.pop_all()
         return self
 
@@ -197,6 +222,11 @@ class TrainingRun:
         """
         self._log.lap("update")
         metrics = [metrics] if isinstance(metrics, TensorDictBase) else metrics
+        self._evaluated = None
+        if self._eval_interval is not None and self._evaluate is not None:
+            due = (self.frames // self._size + 1) % self._eval_interval == 0
+            self._evaluated = self._evaluate() if due else None
+            values = {**(values or {}), "eval_return": self._evaluated}
         self._log.iteration(batch, self.frames, values or {}, metrics, ledger)
         self.frames += batch.numel()
         self._recorded = True
@@ -212,7 +242,7 @@ class TrainingRun:
         Raises:
             ValueError: if ``config.json`` or the tables are not those of the run that saved it.
         """
-        if state["config"] != self._directory.config_text():
+        if not _same_config(state["config"], self._directory.config_text()):
             raise ValueError(
                 f"{self._directory.path}/config.json is not what it was when the checkpoint was "
                 "saved: restore it, since a resumed run keeps its options"
@@ -257,9 +287,10 @@ class TrainingRun:
         self._directory.sync()  # a checkpoint must not know of a row that a crash can take
         episodes = len(self._log.episodes)
         full = episodes >= WINDOW or self.frames >= _SHARE * self.total_frames
+        trained = self._log.means()[0] if full else None
         self._checkpoints.save(
             self.frames,
-            score=self._log.means()[0] if full else None,
+            score=trained if self._eval_interval is None else self._evaluated,
             details={"episodes": episodes, "reasons": self._reasons()},
         )
         self._saved = self.frames
@@ -272,13 +303,42 @@ class TrainingRun:
                 "with --overwrite"
             )
         self._saved = self.frames
+        self._earlier = [*restored.details["reasons"], *restored.differences]
         if self._collection is None or not self._collection.continues:
             self._log.recorder.drop_unfinished()
-        self._earlier = [*restored.details["reasons"], *restored.differences]
+            self._earlier.append("simulators were not put back, so new episodes started")
         for reason in self._earlier:
             _logger.warning("resumed approximately: %s", reason)
         if self._progress:
             tqdm.write(f"resumed after {self.frames} of {self.total_frames} frames", sys.stderr)
+        if self.frames >= self.total_frames:
+            run = self._directory.path
+            _logger.warning(
+                "the run in %s is finished: go on for longer with --extend %s --total-frames M, or "
+                "start a new run from its policy with --init-from %s",
+                *(run, run, run),
+            )
+
+    def _initialize(self, run: str | os.PathLike[str]) -> None:
+        """Loads the networks of another run."""
+        path = find_policy(run) if Path(run).is_dir() else Path(run)
+        modules = {n: part for n, part in self._parts.items() if isinstance(part, nn.Module)}
+        for name, module in modules.items():
+            saved, own = read_component(path, name), module.state_dict()
+            # A name without a dot is an option, such as a loss's clip_epsilon.
+            try:
+                module.load_state_dict(
+                    {key: value for key, value in own.items() if "." not in key}
+                    | {key: value for key, value in saved.items() if "." in key}
+                )
+            except RuntimeError as error:
+                raise CheckpointError(
+                    f"init_from={str(run)!r}: {name!r} cannot take the networks of {path}, which "
+                    f"are of another shape or recipe: {error}"
+                ) from error
+        if isinstance(policy := self._parts.get("policy"), Policy):  # for a collector with a copy
+            weights = TensorDict.from_module(policy.actor)
+            self._collector.update_policy_weights_(weights)
 
     def _reasons(self) -> list[str]:
         """Why the run is not, or cannot be resumed as, one that never stopped; empty if it can."""
@@ -295,3 +355,12 @@ class TrainingRun:
             for device in sorted(devices)
         ]
         return list(dict.fromkeys(reasons))
+
+
+def _same_config(saved: str, now: str) -> bool:
+    """Whether a run is configured as it was; one that was extended may have another length."""
+    if saved == now:
+        return True
+    before, after = (json.loads(text or "{}") for text in (saved, now))
+    length = dict.fromkeys(("total_frames", "extended_at"))
+    return bool(after.get("extended_at")) and before | length == after | length

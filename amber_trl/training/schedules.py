@@ -39,6 +39,8 @@ class LinearSchedule:
         optimizer: whose learning rates are annealed; ``None`` leaves them alone.
         loss: whose clip range is annealed; ``None`` for a loss without one, such as ``A2CLoss``.
         staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped.
+        extends: whether it may load the state of a schedule over fewer frames. It then follows its
+            own line from there on, so what had come down to 0 goes up again.
 
     Raises:
         ValueError: if ``total_frames`` is below 1.
@@ -63,10 +65,12 @@ class LinearSchedule:
         optimizer: torch.optim.Optimizer | None = None,
         loss: LossModule | None = None,
         staleness: ISStalenessFilter | None = None,
+        extends: bool = False,
     ) -> None:
         self.total_frames = check_integer("total_frames", total_frames)
         self._optimizer, self._loss, self._staleness = optimizer, loss, staleness
         self._clip_names = () if loss is None else _clip_buffers(loss)
+        self._extends = extends
         self._frames: int | None = None
         self._initial = self._read()
 
@@ -110,11 +114,12 @@ class LinearSchedule:
         Raises:
             ValueError: if it was saved by a schedule of other quantities or another length.
         """
-        if state["total_frames"] != self.total_frames:
+        longer = self._extends and state["total_frames"] < self.total_frames
+        if state["total_frames"] != self.total_frames and not longer:
             raise ValueError(
                 f"state of a schedule over total_frames={state['total_frames']} given to one over "
-                f"total_frames={self.total_frames}: everything is annealed towards the total, so "
-                "it cannot change; build this schedule with the saved total"
+                f"total_frames={self.total_frames}: everything is annealed towards the total; "
+                "build this schedule with the saved total, or with a larger one and extends=True"
             )
         if set(state["initial"]) != set(self._initial):
             raise ValueError(

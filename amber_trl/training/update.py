@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -175,6 +175,24 @@ class UpdateStep:
         if (error := self._guard.error()) is not None:
             raise error.with_ages(replay.age, len(stored))
         return metrics
+
+    def epochs(
+        self, replay: _Replay, count: int, target_kl: float | None = None
+    ) -> Iterator[TensorDict]:
+        """Makes up to ``count`` epochs, as :meth:`epoch` does, and yields what each returned.
+
+        Args:
+            replay: as in :meth:`epoch`.
+            count: epochs to make.
+            target_kl: an epoch is the last if the mean of its ``kl_approx`` exceeds this: an
+                estimate of how far the policy has moved from those that collected the frames in
+                use. None makes all epochs, as the AMBER paper does.
+        """
+        for _ in range(count):
+            metrics = self.epoch(replay)
+            yield metrics
+            if target_kl is not None and metrics["kl_approx"].mean() > target_kl:
+                return
 
     @property
     def nonfinite(self) -> torch.Tensor:

@@ -105,7 +105,7 @@ def test_every_file_and_column_is_described(
     ppo: ModuleType, smoke: tuple[Path, str], tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"
-    _train(ppo, whole, entropy_coeff=0.01, max_grad_norm=0.5)
+    _train(ppo, whole, entropy_coeff=0.01, max_grad_norm=0.5, eval_interval=5, eval_episodes=1)
     page = (RECIPES.parent / "docs" / "run_directory.md").read_text()
     described = {
         part.partition("\n")[0]: set(re.findall(r"`(\w+)`", " ".join(_first_cells(part))))
