@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from amber_trl._provenance import package_versions
-from amber_trl.evaluation._episodes import MAX_FRAMES
-from amber_trl.evaluation.playing import play
+from amber_trl.evaluation.playing import MAX_FRAMES, play
 from amber_trl.evaluation.video import record_episode
 from amber_trl.runs.policies import Which, find_policy, load_policy
 
@@ -50,9 +49,7 @@ def evaluate_run(
         FileNotFoundError: if the run has no such policy.
         CheckpointError: if the checkpoint is damaged.
         OSError: if ``out`` cannot be written.
-        ValueError: as :func:`~amber_trl.runs.load_policy` and :func:`play` say.
-        ImportError: as :func:`record_episode` says.
-        RuntimeError: as :func:`play` and :func:`record_episode` say.
+        ValueError, ImportError, RuntimeError: as ``load_policy``, ``play`` and ``record_episode`` do.
 
     Examples:
         >>> import tempfile
@@ -73,12 +70,8 @@ def evaluate_run(
     policy = load_policy(path, env_id=env_id)
     mode = "deterministic" if deterministic else "stochastic"
     file = Path(run_dir, f"evaluation-{checkpoint}-{mode}.json") if out is None else Path(out)
-    options: dict[str, Any] = {
-        "deterministic": deterministic,
-        "seed": seed,
-        "max_frames": max_frames,
-        "progress": progress,
-    }
+    how = {"deterministic": deterministic, "seed": seed}
+    options: dict[str, Any] = how | {"max_frames": max_frames, "progress": progress}
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir():
         raise IsADirectoryError(f"out={str(file)!r} is a directory: name a file")
@@ -88,8 +81,7 @@ def evaluate_run(
     found = {
         "policy": path.relative_to(run_dir).as_posix(),
         "env_id": policy.env_id,
-        "deterministic": deterministic,
-        "seed": seed,
+        **how,
         "episodes": episodes,
         "mean": played.mean,
         "std": None if episodes < 2 else played.std,

@@ -8,7 +8,7 @@ import numpy as np
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from amber_trl.evaluation._episodes import MAX_FRAMES, play_episodes
+from amber_trl.evaluation.playing import MAX_FRAMES, play_episodes
 from amber_trl.runs import Policy
 
 
@@ -91,7 +91,7 @@ def record_episode(
             contextlib.ExitStack() as opened,
             tqdm(unit="picture", disable=not progress) as bar,
         ):
-            ((_, length),) = play_episodes(
+            played = play_episodes(
                 policy,
                 1,
                 deterministic=deterministic,
@@ -103,4 +103,4 @@ def record_episode(
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
-    return length + 1
+    return played.lengths[0] + 1
