@@ -80,11 +80,7 @@ class FrameActor:
         return {key: value for key, value in found if value is not None}
 
     def begin(self, observation: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Acts on a batch's first frame.
-
-        Returns:
-            The action, and the function that acts on each of the other frames.
-        """
+        """The action on a batch's first frame, and the function that acts on each of the others."""
         device = self.device = _device(self._policy)
         observation = observation.to(device)
         before, state = _generators(device), self._state()

@@ -21,12 +21,7 @@ class TrajectoryIds:
         self.next += len(self.current)
 
     def over(self, frames: int, ends: Iterable[tuple[int, int]]) -> Tensor:
-        """The ids of a batch's frames, int64 ``[frames, envs]``.
-
-        Args:
-            frames: number of frames of each environment.
-            ends: frame and environment of each episode's end, in order.
-        """
+        """The ids of a batch's frames, ``[frames, envs]``, given where in it episodes end."""
         ids = self.current.repeat(frames, 1)
         for frame, index in ends:
             ids[frame + 1 :, index] = self.current[index] = self.next

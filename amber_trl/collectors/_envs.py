@@ -23,11 +23,8 @@ _NUMBERS = (float, int, np.number, np.bool_)
 class Environments:
     """The Gymnasium environments of a collector, and the batch being written.
 
-    It steps and resets them itself: one, or those inside a ``SyncVectorEnv``.
-
-    Args:
-        env: the TorchRL environment, for its specs.
-        gym_env: the Gymnasium environment in it, or the ``SyncVectorEnv`` with autoreset disabled.
+    It steps and resets them itself: one, or those inside a ``SyncVectorEnv``. The TorchRL
+    environment is asked for its specs only.
     """
 
     def __init__(self, env: EnvBase, gym_env: Env[Any, Any] | SyncVectorEnv[Any, Any]) -> None:

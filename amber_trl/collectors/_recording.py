@@ -31,13 +31,7 @@ class Recording:
     parameter, once per batch. ``each`` computes the rest in every frame. What no output needs is
     left out, except that random numbers are drawn as often as the actor draws them.
 
-    Args:
-        call: calls the actor with the observation.
-        observation: the tensor that changes from frame to frame.
-        omitted: an output to leave out.
-
-    Raises:
-        NotRecordedError: the actor is not a fixed list of torch calls.
+    ``call`` calls the actor with the observation, and ``omitted`` is an output to leave out.
     """
 
     each: GraphModule
@@ -59,11 +53,9 @@ class Recording:
         self._split(recorder, list(nodes.values()))
 
     def begin(self) -> Callable[[Tensor], Sequence[Tensor]] | None:
-        """Computes what is the same for all frames, from the parameters as they are now.
+        """The function from an observation to the outputs, for the parameters as they are now.
 
-        Returns:
-            The function from an observation to the outputs; None if the actor looked at a value
-            that has changed since, so that it must be recorded again.
+        None if the actor looked at a value that has changed since: it must be recorded again.
         """
         *kept, seen = self._once.forward(*self._constants)
         self.kept = kept

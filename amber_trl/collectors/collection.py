@@ -63,11 +63,7 @@ class CollectionState:
         return {"collector": dict(self._collector.state_dict()), "simulators": simulators}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a saved state, with the running episodes if they can be put back.
-
-        Args:
-            state: what :meth:`state_dict` returned.
-        """
+        """Restores :meth:`state_dict`, with the running episodes if they can be put back."""
         simulators = state["simulators"]
         self.continues = not (simulators is None or simulators["inexact"] or self.inexact)
         if not self.continues:

@@ -26,10 +26,9 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
             Defaults to ``N``, one environment.
 
     Raises:
-        TypeError: if a number is not an integer.
-        ValueError: if a number is below 1, or ``frames_per_env`` does not divide
-            ``frames_per_batch``; when sampling, if a run is longer than ``frames_per_env``; when
-            a buffer of this library is given ``[E, T]``, if runs would cross environments.
+        ValueError: if ``frames_per_env`` does not divide ``frames_per_batch``; when sampling, if
+            a run is longer than ``frames_per_env``; when a buffer of this library is given
+            ``[E, T]``, if runs would cross environments.
 
     Examples:
         >>> sampler = EpisodicMinibatchSampler(frames_per_batch=8, frames_per_env=4)

@@ -352,12 +352,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             super().load_state_dict(state_dict)
 
     def loads(self, path: str | Path) -> None:
-        """Restore what ``dumps`` wrote; with a filter, sampling then raises until :meth:`refresh`.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            KeyError, ValueError: as :meth:`load_state_dict` does.
-        """
+        """Restore what ``dumps`` wrote, as :meth:`load_state_dict` restores a state."""
         path = Path(path)
         stored = TensorDict.load_memmap(path / "storage")
         self._check_saved(MultiBatchWriter.read(path / "writer"), stored)

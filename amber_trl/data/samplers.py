@@ -28,10 +28,6 @@ class MultiBatchSampler(Sampler):
     Args:
         frames_per_batch: ``N``, the rows of one slot.
 
-    Raises:
-        TypeError: if ``frames_per_batch`` is not an integer.
-        ValueError: if it is below 1.
-
     Examples:
         >>> class InOrder(MultiBatchSampler):
         ...     def minibatch_size(self, batch_size, num_active):
@@ -238,10 +234,6 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
         frames_per_batch: ``N``, the rows of one batch.
         scale_minibatch: if ``False``, minibatches keep ``M_PPO`` rows and an epoch has
             :math:`k N / M_{PPO}` of them (the paper's ablation).
-
-    Raises:
-        TypeError: if ``frames_per_batch`` is not an integer.
-        ValueError: if it is below 1.
 
     Examples:
         >>> from tensordict import TensorDict

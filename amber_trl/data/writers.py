@@ -25,10 +25,6 @@ class MultiBatchWriter(RoundRobinWriter):
     Args:
         frames_per_batch: ``N``, the rows of one batch.
 
-    Raises:
-        TypeError: if ``frames_per_batch`` is not an integer.
-        ValueError: if it is below 1.
-
     Examples:
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer

@@ -46,18 +46,8 @@ def make_ledger(
 ) -> TensorDict:
     """Judge batches by their staleness and put all that is known of them in a TensorDict.
 
-    Args:
-        log_ratio: ``[batches, frames]``.
-        staleness: ``d``, ``[batches]``.
-        age: ``int64`` ``[batches]``, 0 the newest; ``None`` where unknown.
-        drop_factor: ``eps_b``.
-        max_importance_ratio: frames whose ratio is above it are counted as capped.
-        report_only: if ``True``, every batch is active.
-
-    Returns:
-        One row per batch, in the order given; ``age`` only where it is known. The
-        ``importance_ratio`` of the batch of age 0 is 1 unless the actor has changed since it was
-        collected: before the first update, by its observation statistics alone.
+    The log-ratios are ``[batches, frames]``, the staleness ``d`` and the age ``[batches]``. The
+    ledger has one row per batch, in the order given; ``age`` only where it is known.
     """
     reason = _verdicts(staleness, age, drop_factor)
     in_use = (reason != Reason.STALE) & (reason != Reason.NON_FINITE)

@@ -138,11 +138,7 @@ class ISStalenessFilter(Transform):
 
     @property
     def actor(self) -> ProbabilisticTensorDictSequential:
-        """The live actor.
-
-        Raises:
-            RuntimeError: if this filter was copied or unpickled, and has none yet.
-        """
+        """The live actor; ``RuntimeError`` if this filter was copied or unpickled without one."""
         actor = self.__dict__.get("_actor")
         if actor is None:
             raise RuntimeError(
@@ -152,12 +148,7 @@ class ISStalenessFilter(Transform):
         return cast("ProbabilisticTensorDictSequential", actor)
 
     def set_actor(self, actor: ProbabilisticTensorDictSequential) -> None:
-        """Measure against ``actor`` from now on.
-
-        Raises:
-            TypeError: if ``actor`` has no ``get_dist``.
-            ValueError: if it is recurrent, or reads what it samples.
-        """
+        """Measure against ``actor`` from now on; refused is what the constructor refuses."""
         if not callable(getattr(actor, "get_dist", None)):
             raise TypeError(
                 f"actor of type {type(actor).__name__} has no get_dist, so no log-probability of a "
