@@ -13,12 +13,6 @@ from amber_trl._checks import check_integer
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.transforms.staleness import ISStalenessFilter
 
-_REFUSED = {
-    "batch_size": "it is minibatch_size times the batches in use",
-    "writer": "whole batches are written by its own MultiBatchWriter",
-    "prefetch": "prefetched minibatches would come from before a refresh",
-    "dim_extend": "[E, T] batches are flattened environment by environment",
-}
 _PASSED = ("collate_fn", "pin_memory", "checkpointer")
 
 
@@ -34,11 +28,13 @@ def check_divides(name: str, value: int, frames_per_batch: int) -> int:
 
 
 def refuse_arguments(names: Iterable[str]) -> None:
-    """Raise ``TypeError`` by the name of the first argument that is not passed on to TorchRL."""
-    for name in names:
-        if name not in _PASSED:
-            reason = _REFUSED.get(name, f"of TorchRL's arguments it takes {', '.join(_PASSED)}")
-            raise TypeError(f"MultiBatchReplayBuffer takes no {name}=: {reason}")
+    """Raise ``TypeError`` by the names of the arguments that are not passed on to TorchRL."""
+    if refused := [name for name in names if name not in _PASSED]:
+        raise TypeError(
+            f"MultiBatchReplayBuffer takes no {', '.join(refused)}: of TorchRL's arguments it takes "
+            f"{', '.join(_PASSED)}; it writes whole batches, flattened, with a writer of its own, "
+            "and samples minibatch_size frames per batch in use, never ahead of a refresh"
+        )
 
 
 def refuse_filter(transform: Any) -> None:

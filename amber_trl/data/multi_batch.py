@@ -110,12 +110,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         refuse_arguments(kwargs)
         refuse_filter(transform)
         self.num_batches = check_integer("num_batches", num_batches)
-        self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
-        if frames_per_batch == 1:
-            raise ValueError(
-                "frames_per_batch=1: one frame has no mean to measure staleness by, nor a "
-                "deviation to standardise advantages by; collect at least 2 frames per batch"
-            )
+        # One frame has no mean to measure staleness by, nor a deviation to standardise by.
+        self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch, low=2)
         check_divides("minibatch_size", minibatch_size, frames_per_batch)
         if staleness is not None and not isinstance(staleness, ISStalenessFilter):
             raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
@@ -380,11 +376,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             self._needs_refresh = self.staleness is not None
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Use another sampler, with this buffer's generator, and return the previous one.
-
-        Raises:
-            ValueError: if the sampler does not fit this buffer.
-        """
+        """Use another sampler, with this buffer's generator, and return the previous one."""
         previous = super().set_sampler(self._make_sampler(sampler))
         self.set_rng(self._rng)
         self._end_epoch()

@@ -43,12 +43,9 @@ class ISStalenessFilter(Transform):
     batches, and a transform appended to a buffer sees minibatches only. Or use it alone, with
     :meth:`measure`, :meth:`select` or :meth:`forward`.
 
-    Reads the actor's ``in_keys``, its action and its recorded log-probability (and ``loc`` and
-    ``scale`` for ``metric="per_dimension"``); :meth:`forward` writes ``mask_key``. It holds the
-    drop factor and a reference to the live actor, which is not registered: the actor's weights are
-    in no state of the filter or of a buffer that holds it, and a copied or unpickled filter has no
-    actor until :meth:`set_actor`. A measurement costs one forward pass of the actor over the
-    frames measured.
+    It refers to the live actor without registering it: the actor's weights are in no state of the
+    filter or of a buffer that holds it, and a copied or unpickled filter has no actor until
+    :meth:`set_actor`. A measurement costs one forward pass of the actor over the frames measured.
 
     TorchRL's ``PolicyAgeFilter`` and ``StalenessAwareSampler`` gate single elements by the number
     of updates since their policy was current, whatever those updates changed; this filter gates
@@ -260,10 +257,7 @@ class ISStalenessFilter(Transform):
         return tensordict.set(self.out_keys[0], mask.expand(tensordict.shape).clone())
 
     def check_frames(self, tensordict: TensorDictBase) -> None:
-        """Raise unless the log-ratios of these frames can be computed.
-
-        Args:
-            tensordict: ``[batches, frames]`` or ``[frames]``.
+        """Raise unless log-ratios of ``[batches, frames]`` or ``[frames]`` can be computed.
 
         Raises:
             KeyError: if a key that the filter reads is missing.

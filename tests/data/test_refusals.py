@@ -170,7 +170,7 @@ def test_after_empty_a_batch_is_laid_out_as_before() -> None:
     ],
 )
 def test_arguments_that_cannot_work_are_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"takes no {name}=: "):
+    with pytest.raises(TypeError, match=f"takes no {name}: "):
         make_replay(**{name: value})
 
 
@@ -182,7 +182,7 @@ def test_arguments_that_cannot_work_are_refused_by_name(name: str, value: Any) -
         ((2.0, 8, 4), "num_batches=2.0"),
         ((True, 8, 4), "num_batches=True"),
         ((3, 0, 4), "frames_per_batch=0"),
-        ((3, 1, 1), "frames_per_batch=1: one frame"),
+        ((3, 1, 1), "frames_per_batch=1 "),
         ((3, 8, 0), "minibatch_size=0"),
         ((3, 8, 3), "minibatch_size=3 .*frames_per_batch=8"),
         ((3, 8, 16), "minibatch_size=16 .*frames_per_batch=8"),
