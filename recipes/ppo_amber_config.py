@@ -104,6 +104,8 @@ class Config:
     """Norm beyond which the gradient is rescaled (None: never)."""
     hidden_sizes: Annotated[tuple[int, ...], Range(1)] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
+    """Activation of the hidden layers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,10 @@ def build_networks(
 ) -> tuple[TensorDictModuleBase, TensorDictModuleBase, ObservationNormalizer, dict[str, Any]]:
     """Actor and critic, the normaliser that both hold, and the arguments that made the actor."""
     size = env.observation_spec["observation"].shape[-1]
-    arguments = {"observation_size": size, "hidden_sizes": list(config.hidden_sizes)}
+    shape: dict[str, Any] = {"hidden_sizes": list(config.hidden_sizes)}
+    if config.activation != "tanh":  # which policy.pt does not name
+        shape["activation"] = config.activation
+    arguments = {"observation_size": size, **shape}
     prior = 0.01 if config.protocol == "paper" else 0.0  # frames, as in the paper's code base
     normalizer = ObservationNormalizer(size, initial_count=prior, device=config.device)
     if isinstance(env.action_spec, Categorical):
@@ -71,7 +74,7 @@ def build_networks(
     else:
         arguments["action_size"] = env.action_spec.shape[-1]
         actor = gaussian_actor(**arguments, normalizer=normalizer)
-    critic = value_critic(size, hidden_sizes=config.hidden_sizes, normalizer=normalizer)
+    critic = value_critic(size, normalizer=normalizer, **shape)
     return actor, critic, normalizer, arguments
 
 

@@ -1,7 +1,7 @@
 """Actor and critic networks of the AMBER paper's baseline, as TorchRL modules."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from tensordict.nn import InteractionType, TensorDictModule
@@ -14,6 +14,10 @@ from torchrl.modules import IndependentNormal, OneHotCategorical, ProbabilisticA
 from amber_trl._checks import check_integer
 from amber_trl.modules.normalizer import ObservationNormalizer, check_observation
 
+Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
+
+_ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
+
 
 def gaussian_actor(
     observation_size: int,
@@ -21,6 +25,7 @@ def gaussian_actor(
     *,
     normalizer: ObservationNormalizer | None = None,
     hidden_sizes: Sequence[int] = (64, 64),
+    activation: Activation = "tanh",
     in_key: NestedKey = "observation",
     action_key: NestedKey = "action",
     log_prob_key: NestedKey | None = None,
@@ -49,6 +54,8 @@ def gaussian_actor(
             It becomes a submodule and is not copied: give the critic the same object. None uses
             observations as they are.
         hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
+        activation: of the hidden layers: ``tanh`` (the paper's), ``relu``, ``elu``, ``gelu`` or
+            ``silu``.
         in_key: where observations are read.
         action_key: where the action is written.
         log_prob_key: where its log-probability is written; default: TorchRL's name for the
@@ -60,7 +67,8 @@ def gaussian_actor(
     Raises:
         TypeError: a size is not an integer, or ``normalizer`` is not an
             :class:`ObservationNormalizer`.
-        ValueError: a size is below 1, or the normaliser's size is another one.
+        ValueError: a size is below 1, the normaliser's size is another one, or the activation is
+            not known.
 
     Example:
         >>> import torch
@@ -72,7 +80,7 @@ def gaussian_actor(
         (torch.Size([4, 2]), torch.Size([4]))
     """
     check_integer("action_size", action_size)
-    mean = _network(observation_size, action_size, 0.01, hidden_sizes, normalizer)
+    mean = _network(observation_size, action_size, 0.01, hidden_sizes, activation, normalizer)
     module = TensorDictModule(
         _GaussianNetwork(mean, action_size), in_keys=[in_key], out_keys=["loc", "scale"]
     )
@@ -85,6 +93,7 @@ def categorical_actor(
     *,
     normalizer: ObservationNormalizer | None = None,
     hidden_sizes: Sequence[int] = (64, 64),
+    activation: Activation = "tanh",
     in_key: NestedKey = "observation",
     action_key: NestedKey = "action",
     log_prob_key: NestedKey | None = None,
@@ -107,6 +116,7 @@ def categorical_actor(
         num_actions: number of actions, at least 1.
         normalizer: this and all below but ``one_hot`` as in :func:`gaussian_actor`.
         hidden_sizes: widths of the hidden layers.
+        activation: of the hidden layers.
         in_key: where observations are read.
         action_key: where the action is written.
         log_prob_key: where its log-probability is written.
@@ -129,7 +139,7 @@ def categorical_actor(
         (torch.Size([5]), torch.int64)
     """
     check_integer("num_actions", num_actions)
-    network = _network(observation_size, num_actions, 0.01, hidden_sizes, normalizer)
+    network = _network(observation_size, num_actions, 0.01, hidden_sizes, activation, normalizer)
     module = TensorDictModule(network, in_keys=[in_key], out_keys=["logits"])
     distribution = OneHotCategorical if one_hot else Categorical
     return _actor(module, distribution, action_key, log_prob_key)
@@ -140,6 +150,7 @@ def value_critic(
     *,
     normalizer: ObservationNormalizer | None = None,
     hidden_sizes: Sequence[int] = (64, 64),
+    activation: Activation = "tanh",
     in_key: NestedKey = "observation",
     out_key: NestedKey = "state_value",
 ) -> ValueOperator:
@@ -155,6 +166,7 @@ def value_critic(
         observation_size: length of an observation, at least 1.
         normalizer: this and all below but ``out_key`` as in :func:`gaussian_actor`.
         hidden_sizes: widths of the hidden layers.
+        activation: of the hidden layers.
         in_key: where observations are read.
         out_key: where the value is written.
 
@@ -172,12 +184,12 @@ def value_critic(
         >>> critic(TensorDict({"observation": torch.randn(4, 3)}, [4]))["state_value"].shape
         torch.Size([4, 1])
     """
-    network = _network(observation_size, 1, 1.0, hidden_sizes, normalizer)
+    network = _network(observation_size, 1, 1.0, hidden_sizes, activation, normalizer)
     return ValueOperator(network, in_keys=[in_key], out_keys=[out_key])
 
 
 class _Network(nn.Module):
-    """Tanh network over standardised observations of any floating dtype."""
+    """A network over standardised observations of any floating dtype."""
 
     def __init__(self, layers: nn.Sequential, normalizer: ObservationNormalizer | None) -> None:
         super().__init__()
@@ -213,9 +225,12 @@ def _network(
     out_size: int,
     out_norm: float,
     hidden_sizes: Sequence[int],
+    activation: Activation,
     normalizer: ObservationNormalizer | None,
 ) -> _Network:
     check_integer("observation_size", in_size)
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"activation={activation!r}: choose one of {list(_ACTIVATIONS)}")
     for index, size in enumerate(hidden_sizes):
         check_integer(f"hidden_sizes[{index}]", size)
     if normalizer is None:
@@ -235,7 +250,7 @@ def _network(
     norms = [*(1.0 for _ in hidden_sizes), out_norm]
     layers: list[nn.Module] = []
     for fan_in, fan_out, norm in zip(sizes[:-1], sizes[1:], norms, strict=True):
-        layers += [_linear(fan_in, fan_out, norm), nn.Tanh()]
+        layers += [_linear(fan_in, fan_out, norm), _ACTIVATIONS[activation]()]
     return _Network(nn.Sequential(*layers[:-1]).to(device, dtype), normalizer)
 
 

@@ -1,7 +1,5 @@
 """Finished training episodes, read off collected batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

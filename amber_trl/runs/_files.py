@@ -1,7 +1,5 @@
 """Two ways to write a file: row by row, and whole or not at all."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Mapping

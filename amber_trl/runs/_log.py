@@ -1,7 +1,5 @@
 """What is shown and written while a training runs."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Stopping between iterations."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Trained policies: saved with what rebuilds them, found in a run, and loaded to be played."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The files that a training run leaves behind."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math
@@ -126,12 +124,9 @@ class RunDirectory:
         self._write_json("summary.json", {**summary, "versions": package_versions()})
 
     def append(self, table: TableName, *rows: Mapping[str, Any]) -> None:
-        """Appends rows to a table, and iterations to TensorBoard too if that is on.
+        """Appends rows to a table: numbers by column, the frames so far first, None if empty.
 
-        Args:
-            table: ``episodes``, ``iterations`` or ``timing``.
-            rows: numbers by column, the frames so far first. The first row settles the columns.
-                None leaves a cell empty.
+        The first row settles the columns. Iterations go to TensorBoard too if that is on.
         """
         self._tables[table].append(*rows)
         if self._logger is not None and table == "iterations":

@@ -1,7 +1,5 @@
 """The learning curve of a training run, and the two scores by which it is measured."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

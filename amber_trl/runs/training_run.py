@@ -1,7 +1,5 @@
 """A training from its first frame to its last, however often it is stopped in between."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -312,11 +310,10 @@ class TrainingRun:
         if self._progress:
             tqdm.write(f"resumed after {self.frames} of {self.total_frames} frames", sys.stderr)
         if self.frames >= self.total_frames:
-            run = self._directory.path
             _logger.warning(
-                "the run in %s is finished: go on for longer with --extend %s --total-frames M, or "
-                "start a new run from its policy with --init-from %s",
-                *(run, run, run),
+                "the run in %(run)s is finished: go on for longer with --extend %(run)s "
+                "--total-frames M, or start another from its policy with --init-from %(run)s",
+                {"run": self._directory.path},
             )
 
     def _initialize(self, run: str | os.PathLike[str]) -> None:

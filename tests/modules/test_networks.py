@@ -260,3 +260,13 @@ def test_refuses_bad_sizes() -> None:
         gaussian_actor(3, 1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_actions=0"):
         categorical_actor(3, 0)
+
+
+def test_an_activation_is_chosen_by_name() -> None:
+    critic = value_critic(3, activation="elu")
+    kinds = {type(module) for module in critic.modules()}
+    assert torch.nn.ELU in kinds
+    assert torch.nn.Tanh not in kinds
+    unknown: Any = "sine"
+    with pytest.raises(ValueError, match="activation='sine'"):
+        value_critic(3, activation=unknown)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from amber_trl.checkpoints import list_checkpoints, read_component
-from amber_trl.runs import find_policy
+from amber_trl.runs import find_policy, load_policy
 from tests.recipes.conftest import RECIPES
 
 
@@ -177,3 +177,14 @@ def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
     assert [bool(text) for text in returns] == [False, True, False, True]
     best = 512 if float(returns[1]) > float(returns[3]) else 1024
     assert int(find_policy(run_dir, "best").stem) == best
+
+
+def test_another_activation_is_trained_resumed_and_played(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = _ppo(*_SMALL, "--run-dir", run_dir, "--activation", "elu", "--eval-interval", "4")
+    assert done.returncode == 0, done.stderr
+    assert _ppo("--resume", run_dir).returncode == 0
+    assert load_policy(run_dir / "policy.pt").arguments["activation"] == "elu"
+    command = [sys.executable, "-m", "amber_trl", "evaluate", str(run_dir), "--episodes", "1"]
+    played = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert played.returncode == 0, played.stderr
