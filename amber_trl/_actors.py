@@ -89,8 +89,7 @@ def log_ratio_of_dimensions(
                 f"{tuple(action.shape)}: store mean and deviation of each action dimension"
             )
     behaviour = Normal(loc, scale, validate_args=False)
-    log_ratio: Tensor = normal.log_prob(action) - behaviour.log_prob(action)
-    return log_ratio
+    return normal.log_prob(action) - behaviour.log_prob(action)
 
 
 def check_one_per_frame(name: object, log_prob: Tensor, frames: int) -> None:

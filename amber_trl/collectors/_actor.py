@@ -231,8 +231,7 @@ class _LogProb:
         return torch.stack([self._evaluate(frame) for frame in frames.unbind(0)])
 
     def _evaluate(self, frames: TensorDict) -> Tensor:
-        value: Tensor = self._module.get_dist(frames).log_prob(frames.get(self._sample_key))
-        return value
+        return self._module.get_dist(frames).log_prob(frames.get(self._sample_key))
 
 
 def _content(value: object) -> object:

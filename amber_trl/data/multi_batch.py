@@ -394,8 +394,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 "multi-process collector's replay_buffer=, and extend the buffer with each batch "
                 "that the collector yields"
             )
-        sharing: Self = super().share(shared)
-        return sharing
+        return super().share(shared)
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Any:
         """As in any TorchRL buffer, but a staleness filter raises ``TypeError``."""

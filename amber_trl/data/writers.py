@@ -142,5 +142,4 @@ class MultiBatchWriter(RoundRobinWriter):
     @staticmethod
     def read(path: str | Path) -> dict[str, Any]:
         """The state that :meth:`dumps` wrote."""
-        state: dict[str, Any] = json.loads((Path(path) / "writer.json").read_text())
-        return state
+        return json.loads((Path(path) / "writer.json").read_text())

@@ -108,8 +108,7 @@ def _interval(values: NDArray[np.float64]) -> NDArray[np.float64]:
     size = len(values)
     weights = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), _RESAMPLES)
     tail = stats.norm.sf(stats.t.ppf(0.975, size - 1) / np.sqrt((size - 1) / size))
-    ends: NDArray[np.float64] = np.quantile(weights / size @ values, [tail, 1 - tail], axis=0)
-    return ends
+    return np.quantile(weights / size @ values, [tail, 1 - tail], axis=0)
 
 
 def save(figure: Figure, file: Path) -> Path:
