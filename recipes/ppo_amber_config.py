@@ -10,6 +10,8 @@ import torch
 from command_line import continued_config
 from ranges import Range, check_fields
 
+from amber_trl.transforms import MetricName
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -71,9 +73,7 @@ class Config:
     """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8)."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
     """Staleness beyond which a batch is not used, in [0, inf], annealed to 0 (amber: 0.25)."""
-    staleness_metric: Literal[
-        "mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"
-    ] = "mean_abs_deviation"
+    staleness_metric: MetricName = "mean_abs_deviation"
     """How a batch's staleness is measured; the default is the paper's R' - 1."""
     epochs: Annotated[int | None, Range(1)] = None
     """Passes over the batches in use, per iteration (10; smoke: 2)."""

@@ -107,7 +107,6 @@ def test_the_worked_changes_of_the_contributing_page(tmp_path: Path) -> None:
     edit(metrics, "functional import ", "functional import chi_square, ")
     edit(metrics, '"kl", ', '"kl", "chi_square", ')
     edit(metrics, '    "kl": kl', '    "chi_square": chi_square,\n    "kl": kl')
-    edit("recipes/ppo_amber_config.py", '"kl", ', '"kl", "chi_square", ')
     edit("tests/test_functional.py", "    kl_estimate,", "    chi_square,\n    kl_estimate,")
     added = "(chi_square, (0.25 + 0 + 4) / 3)"
     assert added in page

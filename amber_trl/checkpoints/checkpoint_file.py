@@ -50,7 +50,7 @@ class Header:
 
 def serialize(states: Mapping[str, Any]) -> io.BytesIO:
     """Serializes the states of components; refuses those that would need code to be loaded."""
-    content = io.BytesIO()  # ``torch.save`` into a file on a full disk does not say that it is full
+    content = io.BytesIO()  # ``torch.save`` into a file on a full disk does not report a full disk
     try:
         torch.save(states, content)
         content.seek(0)
@@ -88,7 +88,7 @@ def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
 
 
 def sync(directory: Path) -> None:
-    """Returns when the directory's list of names is on the disk."""
+    """Returns once the directory's entries are on the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,7 +97,7 @@ def sync(directory: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> tuple[Header, bytes]:
-    """Reads the header and the serialized states, and compares both with their sums."""
+    """Reads the header and the serialized states, and verifies the checksums of both."""
     try:
         with path.open("rb") as file:
             line, digest, content = file.readline(), file.readline(), file.read()

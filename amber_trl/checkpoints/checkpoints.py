@@ -44,7 +44,7 @@ class Checkpoints:
     A checkpoint is written beside its place, flushed to the disk and then renamed. A kill at any
     moment leaves it whole or not there, and the earlier ones as they were. Then older ones are
     removed: the last ``keep_last`` and the one of the highest score stay. A damaged checkpoint is
-    passed over, not counted, and never removed; a save at its frames renames it to ``*.damaged``.
+    passed over, not counted, and never removed; saving again at that frame count renames it to ``*.damaged``.
 
     Only one process at a time may use a directory: opening it removes what a killed save left
     unfinished.
@@ -161,9 +161,9 @@ class Checkpoints:
             each. If there are any, the same program may go on with other bits.
 
         Raises:
-            CheckpointError: there are checkpoints, but none is whole; or a component cannot take
-                its state (the components before it have then been loaded).
-            ValueError: the checkpoint was saved with other components.
+            CheckpointError: there are checkpoints, but none is whole; the newest was saved with
+                other components; or a component cannot take its state (the components before it
+                have then been loaded).
         """
         refused = []
         for path in reversed(list_checkpoints(self.directory)):
@@ -184,7 +184,7 @@ class Checkpoints:
 
     def _load(self, path: Path, states: Mapping[str, Any]) -> None:
         if states.keys() != self.components.keys():
-            raise ValueError(
+            raise CheckpointError(
                 f"components={list(self.components)}, but checkpoint {path} was saved with "
                 f"{list(states)}: give the same, or use read_component for one of them"
             )
@@ -251,7 +251,7 @@ def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
 
 
 def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
-    """Compares every checkpoint of a run, or one checkpoint, with its sums.
+    """Verifies the checksums of every checkpoint of a run, or of one checkpoint.
 
     Args:
         run: a run directory, its directory of checkpoints, or one checkpoint.
