@@ -19,7 +19,7 @@ def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
     """Draw the learning curves of training runs, their batches in use and the staleness of these.
 
     Runs that differ only in their seed are averaged; any other option makes them setups of their own.
-    Unfinished runs are drawn as far as they have come. Needs the extra study.
+    Unfinished runs are drawn as far as they have come. Needs the ``study`` extra.
 
     Args:
         runs: run directories, or folders or zip archives that hold some; at least one.
@@ -43,7 +43,7 @@ def evaluate(
     out: Path | None = None,
     video: Path | None = None,
 ) -> str:
-    """Play a run's policy in fresh environments, and say what it reaches.
+    """Play a run's policy in fresh environments, and report its mean return.
 
     Args:
         run: run directory.
@@ -57,7 +57,7 @@ def evaluate(
             module:id, since that imports the module.
         out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
-        video: also record one episode there, as .mp4. Needs the extra video, and without a display
+        video: also record one episode there, as .mp4. Needs the ``video`` extra, and without a display
             the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa.
     """
     from amber_trl.evaluation import evaluate_run
@@ -74,7 +74,9 @@ def evaluate(
         video=video,
         progress=sys.stderr.isatty(),
     )
-    said = f"{found['env_id']}, {found['policy']}, episodes={episodes}: mean {found['mean']:.2f}"
+    actions = "drawn actions" if stochastic else "mean actions"
+    said = f"{found['env_id']}, {found['policy']}, episodes={episodes}, {actions}: "
+    said += f"mean return {found['mean']:.2f}"
     if found["interval"] is not None:
         low, high = found["interval"]
         said += f" (95 % interval {low:.2f} to {high:.2f}), standard deviation {found['std']:.2f}"
@@ -83,7 +85,7 @@ def evaluate(
 
 @app.command
 def verify(run: Positional[Path]) -> str:
-    """Compare a run's checkpoints with their sums, and say which are damaged.
+    """Verify the checksums of a run's checkpoints, and say which are damaged.
 
     Args:
         run: run directory, or one of its checkpoints.
@@ -103,7 +105,7 @@ def main(args: list[str] | None = None) -> int:
     It is 0; 1 after an error, which is said on standard error; or 130 after Ctrl-C.
     """
     try:
-        said = app.cli(prog="amber-trl", description="What to do with training runs.", args=args)
+        said = app.cli(prog="amber-trl", description="Work with training runs.", args=args)
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

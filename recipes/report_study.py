@@ -5,7 +5,7 @@
 The study is a folder of run directories as reproduce_paper.py leaves them, at any depth, also in zip
 archives. Setup, task, protocol and seed of a run come from its config.json. A comparison takes, of
 each task, the seeds that all of its setups have; the page lists what was left out. The same runs give
-the same bytes. Needs the extra `study`.
+the same bytes. Needs the `study` extra.
 
 The page begins with the study's notes.md, if it has one: its first paragraph, the first figure, and
 then the rest.

@@ -36,7 +36,9 @@ def test_evaluate_says_and_writes_what_the_policy_reaches(
     said = capsys.readouterr().out
     found = json.loads((run / "evaluation-best-stochastic.json").read_text())
     assert (found["seed"], found["episodes"], found["deterministic"]) == (7, 2, False)
-    assert said.startswith("Pendulum-v1, checkpoints/000000000100.ckpt, episodes=2: mean ")
+    assert said.startswith(
+        "Pendulum-v1, checkpoints/000000000100.ckpt, episodes=2, drawn actions: "
+    )
     for number in (found["mean"], *found["interval"], found["std"]):
         assert f"{number:.2f}" in said
 
@@ -47,7 +49,7 @@ def test_evaluate_of_one_episode_has_no_interval(
     out = run / "one.json"
     assert main(["evaluate", str(run), "--episodes", "1", "--out", str(out)]) == 0
     assert capsys.readouterr().out.endswith(
-        f"episodes=1: mean {json.loads(out.read_text())['mean']:.2f}\n"
+        f"episodes=1, mean actions: mean return {json.loads(out.read_text())['mean']:.2f}\n"
     )
 
 

@@ -134,7 +134,12 @@ def _make_one(
 def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     module, _, name = env_id.rpartition(":")
     if module:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"env_id={env_id!r}: {error}; is it on PYTHONPATH?"
+            ) from error
     if name not in gym.registry:
         raise ValueError(f"env_id={env_id!r} is not known. {_suggestion(name)}")
     try:
@@ -158,7 +163,8 @@ def _unsupported(env_id: str, space: str) -> TypeError:
     return TypeError(
         f"env_id={env_id!r} has the {space}, but a one-dimensional floating Box, or Discrete actions, "
         "are needed: pass wrappers=[...] of gymnasium.wrappers, such as FlattenObservation for the "
-        "shape, lambda env: DtypeObservation(env, numpy.float32) for the type, or TransformAction "
+        "shape, lambda env: DtypeObservation(env, numpy.float32) for the type, or TransformAction, "
+        "or register such an environment in a module of your own "
         "(images need another network and are not supported)"
     )
 
