@@ -72,6 +72,8 @@ def open_directory(
     too, the frames at each seam. The ``options`` are those of ``RunDirectory``.
     """
     resume = config.resume is not None or config.extend is not None
+    if not (resume or config.init_from is None or config.init_from.exists()):
+        raise FileNotFoundError(f"init_from={str(config.init_from)!r}: there is no such run")
     directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resume, **options)
     if config.extend is not None:
         saved = read_config(config.run_dir)

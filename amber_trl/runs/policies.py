@@ -162,8 +162,6 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
         'policy.pt'
     """
     run_dir = Path(run_dir)
-    if not run_dir.is_dir():
-        raise FileNotFoundError(f"run_dir={str(run_dir)!r} is not a directory: name that of a run")
     final, checkpoints = run_dir / "policy.pt", run_dir / "checkpoints"
     if which == "final":
         found = final if final.is_file() else None

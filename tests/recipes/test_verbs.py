@@ -83,6 +83,9 @@ def test_networks_of_another_shape_are_refused(finished: Path, tmp_path: Path) -
     done = _ppo(*_SMALL, *options)
     assert done.returncode == 1
     assert "error: init_from=" in done.stderr
+    done = _ppo(*_SMALL, "--run-dir", tmp_path / "none", "--init-from", tmp_path / "nowhere")
+    assert "error: init_from=" in done.stderr
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.fixture(scope="module")
