@@ -1,6 +1,6 @@
 """Checks the structure of the project: lines, public names, and which room may import which.
 
-The budgets are the numbers below. A change that needs more raises the number, in its own line of the
+The budgets are the numbers below. A change that needs more raises the number, and says so in the
 changelog. Run it from anywhere: ``python .ci/structure.py``; it prints a table and exits with 1 if
 anything is over its budget.
 """
@@ -15,15 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 LINES = {
-    "amber_trl": 9_000 + 500,  # + the losses of DISC, GePPO and GIPO
+    "amber_trl": 9_000 + 480 + 80,  # + the losses of DISC, GePPO and GIPO, + the verbs of a run
     "recipes": 3_900,
-    "tests": 13_500 + 300,  # + their tests
+    "tests": 13_500 + 300 + 100,  # + their tests
     "recipes/ppo_amber_mujoco.py": 280,
     "README.md": 220,
 }
 NAMES = {"amber_trl": 21, "amber_trl/evaluation": 9}  # __version__ among those of amber_trl
 
-# Lowest first. A room may import the rooms above it in this list, never one below or beside it.
+# Lowest room first. A room may import those on lines above its own, never one on its line or below.
 ROOMS = (
     ("errors", "_checks", "_provenance"),
     ("functional", "_compiler", "_actors"),
@@ -120,7 +120,7 @@ def problems() -> Iterator[str]:
             if not other.startswith("amber_trl."):
                 yield f"{module} imports {other}, a recipe"
             elif RANK[room(other)] >= RANK[room(module)] and room(other) != room(module):
-                yield f"{module} imports {other}, which is not in a room below it"
+                yield f"{module} imports {other}, which is not in a lower room"
     if found := circle(graph):
         yield "imports go in a circle: " + " -> ".join(found)
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from torchrl.data import BoundedContinuous, UnboundedContinuous
 from torchrl.envs import EnvBase
 
+from amber_trl.errors import NonFiniteDataError
+
 Array = np.ndarray[Any, Any]
 
 _ALIGNMENT = 64
@@ -63,6 +65,14 @@ class Environments:
     def inputs(self) -> list[Tensor]:
         """What the actor sees in each frame; filled as the batch goes."""
         return list((self._seen if self.batch_size else self._seen[:, 0]).unbind(0))
+
+    def check_finite(self, error: Exception) -> None:
+        """Names an observation that is not finite as the cause of an actor's error."""
+        if not self._seen.isfinite().all():
+            raise NonFiniteDataError(
+                "the environment returned an observation that is not finite, and the actor "
+                "raised an error: correct the environment"
+            ) from error
 
     def step(self, frame: int, actions: Iterable[Any]) -> None:
         """Takes a step in every environment, and resets those whose episode is over."""

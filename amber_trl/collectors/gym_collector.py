@@ -171,7 +171,11 @@ class GymCollector(BaseCollector):
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
         self._broken = True  # until the batch is whole, the environments are ahead of the carry
-        batch = self._collect()
+        try:
+            batch = self._collect()
+        except RuntimeError as error:  # such as torch's, of probabilities that are NaN
+            self._envs.check_finite(error)
+            raise
         self._broken = False
         return batch
 

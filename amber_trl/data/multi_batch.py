@@ -344,6 +344,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """
         stored = TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
         self._check_saved(state_dict["_writer"], stored)
+        if state_dict["_sampler"].keys() != self._sampler.state_dict().keys():
+            raise ValueError(
+                f"the state is of a buffer with another sampler than {type(self._sampler).__name__}"
+            )
         with self._loading():
             super().load_state_dict(state_dict)
 

@@ -60,12 +60,19 @@ class EpisodeRecorder:
             frames: frames collected before it.
 
         Raises:
-            ValueError: if the batch has another shape, or several rewards or flags per frame.
+            ValueError: if the batch has another shape, several rewards or flags per frame, or joins
+                environments along time.
         """
         reward = _per_frame(batch, "reward").to(torch.float64)
         done, terminated = _per_frame(batch, "done"), _per_frame(batch, "terminated")
         limited = ("next", "truncated") in batch.keys(True)
         truncated = _per_frame(batch, "truncated") if limited else torch.zeros_like(done)
+        ids = batch.get(("collector", "traj_ids"), None)
+        if ids is not None and ((ids.diff(dim=-1) != 0) & ~done.view(ids.shape)[..., :-1]).any():
+            raise ValueError(
+                "a trajectory changes within the batch where no episode ended, so it joins "
+                "environments along time: collect [environments, time] (cat_results='stack')"
+            )
         num_envs = len(done)
         # Segment k of an environment holds the frames after its k-th end in this batch. The first
         # segment continues what the last batch left.

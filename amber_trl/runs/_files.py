@@ -34,7 +34,8 @@ class Table:
                     f"{list(self._columns)}: give every row the same columns in the same order, "
                     "None where there is no value"
                 )
-            self._writer.writerow([int(v) if isinstance(v, bool) else v for v in row.values()])
+            cells = [v.item() if hasattr(v, "item") else v for v in row.values()]
+            self._writer.writerow([int(v) if isinstance(v, bool) else v for v in cells])
         self.file.flush()
 
     def start(self, *columns: str) -> None:

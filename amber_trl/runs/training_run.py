@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
@@ -43,7 +44,7 @@ class TrainingRun:
 
     Entering it goes on from the newest sound checkpoint, if the directory was opened with
     ``resume=True``. On the CPU, and if its simulators can be saved, a resumed training ends with
-    the same bits as one that never stopped; otherwise ``reasons`` in :attr:`summary` says why not.
+    the same bits as one that never stopped; otherwise ``reasons`` in ``summary`` says why not.
 
     A checkpoint holds the parts, the collector and its simulators, the random generators and the
     log's position. Its score is the mean return of the last 100 training episodes. Short episodes
@@ -160,7 +161,8 @@ class TrainingRun:
         self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
         self._stop = StopOnInterrupt()
         self._earlier: list[str] = []
-        self._saved, self._recorded = 0, True
+        self._saved = 0  # frames of the newest checkpoint
+        self._pending: torch.Size | None = None  # shape of the batch that is not recorded yet
         self._evaluated: float | None = None  # after the last iteration
 
     def __enter__(self) -> Self:
@@ -187,7 +189,7 @@ class TrainingRun:
             RuntimeError: if a batch was not recorded before the next is asked for.
         """
         batches = iter(self._collector)
-        # A signal that comes after this look at it is for the next iteration.
+        # A signal that arrives after this check takes effect once the iteration is finished.
         while self.frames < self.total_frames and not self._stop.requested:
             if self._interval and self.frames // self._size % self._interval == 0:
                 self._save()
@@ -195,9 +197,9 @@ class TrainingRun:
             if (batch := next(batches, None)) is None:
                 return
             self._log.lap("collect")
-            self._recorded = False
+            self._pending = batch.shape
             yield batch
-            if not self._recorded:
+            if self._pending is not None:
                 raise RuntimeError(
                     "a batch was not recorded: end each iteration with run.record(...)"
                 )
@@ -217,7 +219,19 @@ class TrainingRun:
             metrics: what the updates returned, one TensorDict per epoch or update; the means over
                 all updates are written.
             ledger: what ``refresh`` returned, newest batch first.
+
+        Raises:
+            ValueError: if the batch has other frames, or another last dimension, than the one that
+                :meth:`batches` yielded.
+            RuntimeError: if no batch waits to be recorded, as on a second call.
         """
+        if self._pending is None:
+            raise RuntimeError("no batch waits to be recorded: call run.record once per batch")
+        if batch.numel() != self._pending.numel() or batch.shape[-1] != self._pending[-1]:
+            raise ValueError(
+                f"batch of shape {list(batch.shape)} given to record, but batches() yielded "
+                f"{list(self._pending)}: pass that batch, before it is flattened"
+            )
         self._log.lap("update")
         metrics = [metrics] if isinstance(metrics, TensorDictBase) else metrics
         self._evaluated = None
@@ -227,7 +241,7 @@ class TrainingRun:
             values = {**(values or {}), "eval_return": self._evaluated}
         self._log.iteration(batch, self.frames, values or {}, metrics, ledger)
         self.frames += batch.numel()
-        self._recorded = True
+        self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
         """Frames, time, unfinished episodes and configuration, for a checkpoint."""
@@ -251,7 +265,7 @@ class TrainingRun:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._closing:
             try:
-                if error is None and self._recorded:
+                if error is None and self._pending is None:
                     self._save()
             except BaseException as failure:
                 self._leave(failure)

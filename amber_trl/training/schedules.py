@@ -89,7 +89,7 @@ class LinearSchedule:
             TypeError: if ``frames`` is not an integer.
             ValueError: if it is negative.
         """
-        self._frames = check_integer("frames", frames, low=0)
+        frames = self._frames = check_integer("frames", frames, low=0)
         values = {
             name: linear_anneal(initial, frames, self.total_frames)
             for name, initial in self._initial.items()

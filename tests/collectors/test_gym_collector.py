@@ -24,7 +24,9 @@ from torchrl.envs.utils import ExplorationType
 from torchrl.modules import GRUModule, LSTMModule
 
 from amber_trl.collectors import GymCollector
-from amber_trl.modules import gaussian_actor
+from amber_trl.envs import make_env
+from amber_trl.errors import NonFiniteDataError
+from amber_trl.modules import categorical_actor, gaussian_actor
 from tests.collectors.problem import (
     Float32,
     assert_same_batch,
@@ -422,3 +424,20 @@ def test_one_value_in_another_form_is_taken(position: int, value: Any) -> None:
     keys: list[Any] = ["observation", "reward", "terminated"]
     expected = torch.as_tensor(value, dtype=after[keys[position]].dtype)
     assert torch.equal(after[keys[position]][2].reshape(-1), expected.reshape(-1))
+
+
+class _Undefined(gym.ObservationWrapper):
+    """Observations are NaN from the 20th on."""
+
+    seen = 0
+
+    def observation(self, observation: Any) -> Any:
+        self.seen += 1
+        return observation * (np.nan if self.seen > 20 else 1)
+
+
+def test_an_observation_that_is_nan_is_named_where_the_actor_fails_on_it() -> None:
+    env = make_env("CartPole-v1", num_envs=1, seed=0, wrappers=[_Undefined])
+    collector = GymCollector(env, categorical_actor(4, 2), frames_per_batch=64)
+    with pytest.raises(NonFiniteDataError, match="observation"):
+        collector.rollout()

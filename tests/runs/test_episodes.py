@@ -84,3 +84,10 @@ def test_more_than_one_number_per_frame_is_refused(key: str) -> None:
         EpisodeRecorder().record(batch, 0)
     with pytest.raises(ValueError, match=r"\[E, T\]"):
         EpisodeRecorder().record(_batch([[[1.0]]], [[[0]]]), 0)
+
+
+def test_environments_joined_along_time_are_refused() -> None:
+    batch = _batch([[1, 1, 1, 1]], [[0, 0, 0, 0]])
+    batch["collector", "traj_ids"] = torch.tensor([[0, 0, 1, 1]])
+    with pytest.raises(ValueError, match="cat_results"):
+        EpisodeRecorder().record(batch, 0)

@@ -7,18 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
-from amber_trl.modules import gaussian_actor
+from amber_trl.modules import categorical_actor, gaussian_actor
 from amber_trl.runs import Policy, RunDirectory, TrainingRun, final_score, load_policy
 from tests.runs.own_recipe import FRAMES, train
 
@@ -252,3 +252,25 @@ def test_environments_in_other_processes_start_new_episodes(tmp_path: Path) -> N
     assert (summary["frames"], summary["interrupted"]) == (4 * FRAMES, False)
     assert summary["exactness"] == "approximate"
     assert "_Elsewhere has no env" in summary["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "match"),
+    [
+        (lambda run, batch: run.record(batch.reshape(-1)), ValueError, "flattened"),
+        (lambda run, batch: [run.record(batch), run.record(batch)], RuntimeError, "once per batch"),
+    ],
+)
+def test_each_batch_is_recorded_once_and_as_it_was_collected(
+    record: Callable[[TrainingRun, TensorDictBase], object],
+    error: type[Exception],
+    match: str,
+    tmp_path: Path,
+) -> None:
+    env = make_env("CartPole-v1", num_envs=2, seed=0)
+    collector = GymCollector(env, categorical_actor(4, 2), frames_per_batch=32, total_frames=64)
+    directory = RunDirectory(tmp_path / "run")
+    with TrainingRun(directory, collector, {}, progress=False) as run:
+        batch = next(run.batches())
+        with pytest.raises(error, match=match):
+            record(run, batch)

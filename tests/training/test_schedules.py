@@ -2,6 +2,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -119,3 +120,12 @@ def test_what_is_not_a_number_of_frames_is_refused(frames: Any, error: type[Exce
 def test_a_loss_without_a_clip_range_is_refused() -> None:
     with pytest.raises(TypeError, match=r"loss=A2CLoss .*no clip_epsilon"):
         LinearSchedule(10, loss=make_loss(A2CLoss))
+
+
+def test_an_integer_of_numpy_leaves_plain_numbers() -> None:
+    optimizer = _optimizer(lr=0.2)
+    int_of_numpy: Any = np.int64(5)
+    assert (
+        type(LinearSchedule(10, optimizer=optimizer).step(int_of_numpy)["learning_rate"]) is float
+    )
+    assert type(optimizer.param_groups[0]["lr"]) is float
