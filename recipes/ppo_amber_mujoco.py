@@ -104,7 +104,7 @@ def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiB
 def build_loss(
     config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
 ) -> AmberPPOLoss:
-    """The paper's loss, equation (11), with the options that it does not have."""
+    """The paper's loss, equation (11), plus options that the paper does not have."""
     return AmberPPOLoss(
         actor,
         critic,
@@ -117,7 +117,7 @@ def build_loss(
 
 
 def build_env(config: EffectiveConfig) -> EnvBase:
-    """The environments, where the collector wants them."""
+    """The environments, on the device that the collector needs."""
     device = "cpu" if config.collector == "fast" else config.device
     return make_env(config.env_id, config.num_envs, seed=config.seed, device=device)
 
@@ -153,7 +153,7 @@ def build_collector(
 
 
 def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBase:
-    """The batch that advantages are computed from, in which a time limit may count as an end."""
+    """A copy of the batch for computing advantages; under "terminal", a time limit ends it."""
     batch = batch.copy()
     if config.time_limits == "terminal":
         batch["next", "terminated"] = batch["next", "done"]

@@ -209,7 +209,7 @@ class Checkpoints:
 
     def _pass_over(self, path: Path, error: CheckpointError) -> None:
         self._headers[path] = None
-        _logger.warning("NOT USED, and left as it is: %s", error)
+        _logger.warning("passed over and kept: %s", error)
 
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:

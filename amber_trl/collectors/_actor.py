@@ -26,8 +26,10 @@ from amber_trl.collectors._recording import NotRecordedError, Recording, alike
 
 _logger = logging.getLogger(__name__)
 
-_ROW_BY_ROW: frozenset[Any] = frozenset((Normal, Categorical, IndependentNormal, OneHotCategorical))
-"""Distributions whose log-probability has the same bits for a row alone and among others."""
+_BATCH_INVARIANT: frozenset[Any] = frozenset(
+    (Normal, Categorical, IndependentNormal, OneHotCategorical)
+)
+"""Distributions whose log-probability has the same bits for one row and for a batch."""
 
 _INTERNALS = frozenset(vars(nn.Module()).keys() - {"training"})
 """Attributes in which every module keeps its parameters, buffers, modules and hooks."""
@@ -36,7 +38,7 @@ _PLAIN = (
     *(int, float, str, list, tuple, dict, deque, np.ndarray),
     *(random.Random, np.random.Generator, np.random.RandomState, torch.Generator),
 )
-"""Types of attributes whose content is watched; of others, which object it is."""
+"""Types of attributes that are compared by value; all others are compared by identity."""
 
 Frame = Callable[[Tensor], Sequence[Tensor]]
 
@@ -214,7 +216,7 @@ class _LogProb:
         if not isinstance(last, ProbabilisticTensorDictModule) or not last.return_log_prob:
             return None
         one = len(last.log_prob_keys) == len(last.dist_sample_keys) == 1 and not last.num_samples
-        if not one or last.distribution_class not in _ROW_BY_ROW:
+        if not one or last.distribution_class not in _BATCH_INVARIANT:
             return None
         needed = {*last.in_keys, *last.dist_sample_keys, last.log_prob_key}
         return cls(last) if needed <= set(policy.out_keys) else None

@@ -162,13 +162,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         Returns:
             ``int64`` ``[N]``, the rows written.
 
+        Whatever is raised, the buffer is as it was.
+
         Raises:
             TypeError: if ``tensordict`` is not a TensorDict.
             ValueError: if the number of frames is not ``N``, shapes or dtypes are not those
                 stored, or the sampler would mix the environments of ``[E, T]``.
             NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
             KeyError: if a key is missing, or one is there that earlier batches did not have.
-                Whatever is raised, the buffer is as it was.
         """
         check_tensordict(tensordict)
         batch = tensordict

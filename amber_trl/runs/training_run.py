@@ -1,4 +1,4 @@
-"""A training from its first frame to its last, however often it is stopped in between."""
+"""Runs a training loop that can be stopped and resumed."""
 
 import json
 import logging
@@ -151,7 +151,7 @@ class TrainingRun:
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._eval_interval, self._evaluate = eval_interval, evaluate
         self._init_from, self._progress = init_from, progress
-        own: dict[str, Any] = {"run": self}
+        own: dict[str, Any] = {"run": self}  # its frames, time and unfinished episodes
         self._collection = None
         if (env := getattr(collector, "env", None)) is not None:  # not in other processes
             own["collection"] = self._collection = CollectionState(collector, env)
@@ -160,7 +160,7 @@ class TrainingRun:
             raise ValueError(f"parts={sorted(taken)} are saved anyway: give them other names")
         self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
         self._stop = StopOnInterrupt()
-        self._earlier: list[str] = []
+        self._earlier: list[str] = []  # why resuming was not exact
         self._saved = 0  # frames of the newest checkpoint
         self._pending: torch.Size | None = None  # shape of the batch that is not recorded yet
         self._evaluated: float | None = None  # after the last iteration
@@ -273,7 +273,7 @@ class TrainingRun:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Writes what there is, which must not hide an error that came before."""
+        """Writes the final files; a failure here must not mask an earlier error."""
         interrupted, stopped_by = self.frames < self.total_frames, self._stop.signal
         reasons = self._reasons()
         self.summary = {

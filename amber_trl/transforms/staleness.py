@@ -282,7 +282,10 @@ class ISStalenessFilter(Transform):
             check_one_per_frame(self.log_prob_keys[0], log_prob, tensordict.numel())
 
     def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities and log-ratios ``[frames]``; those ``[frames, D]`` or empty."""
+        """Log-probability and log-ratio of each frame, and log-ratios ``[frames, D]`` by dimension.
+
+        The last is empty unless ``metric="per_dimension"``.
+        """
         actor, device = self.actor, device_of(self.actor)
         there = frames if device is None else frames.to(device)
         with evaluation(actor):  # x_n = log pi(a_n|s_n) - log pi_b(a_n|s_n)
@@ -291,10 +294,10 @@ class ISStalenessFilter(Transform):
         behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
         of_dimension = behaviour.new_empty(0)
         if self.metric == "per_dimension":
-            ratios = log_ratio_of_dimensions(
+            log_ratios = log_ratio_of_dimensions(
                 dist, there, self.action_keys[0], self._gaussian_keys, 'metric="per_dimension"'
             )
-            of_dimension = ratios.reshape(len(frames), -1)
+            of_dimension = log_ratios.reshape(len(frames), -1)
         home = frames.get(self.log_prob_keys[0]).device
         return current.to(home), (current - behaviour).to(home), of_dimension.to(home)
 
