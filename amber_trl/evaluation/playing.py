@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type, step_mdp
 from tqdm import tqdm
 
@@ -57,6 +56,8 @@ class Played:
         It is :math:`\bar R \pm t_{0.975,\,n-1}\, s / \sqrt n`, and says how well these episodes
         determine the mean return of this policy, not what another seed's training would reach.
         """
+        from scipy import stats  # takes half a second
+
         count = len(self.returns)
         half = float(stats.t.ppf(0.975, count - 1)) * self.std / math.sqrt(count)
         return self.mean - half, self.mean + half
