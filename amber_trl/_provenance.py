@@ -35,7 +35,7 @@ def machine() -> dict[str, str]:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Says in words where two answers of the functions above differ, one string each."""
+    """Where two answers of the functions above differ, as one text each."""
     return tuple(
         f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
         for name in {**before, **now}

@@ -108,7 +108,7 @@ class Selection:
         tasks: tasks, sorted.
         runs: their rows of the study's table ``runs``.
         logged: what they logged, by setup.
-        left_out: in words, the tasks and seeds that not all of the setups have.
+        left_out: the tasks and seeds that not all of the setups have, as text.
     """
 
     setups: tuple[str, ...]
@@ -140,7 +140,7 @@ class Study:
         setups: the setups by name, in the order in which tables show them.
         settings: by protocol, the configuration that all its runs share.
         versions: by protocol, the versions that all its runs share.
-        left_out: the unfinished runs, in words.
+        left_out: the unfinished runs, as text.
     """
 
     runs: pd.DataFrame

@@ -190,7 +190,7 @@ def improvement(
 
 
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
-    """What an improvement table allows to conclude, in words."""
+    """What an improvement table allows to conclude, as text."""
     together = table["task"] == "all tasks"
     sentences = [
         _over_tasks(row, better, than, metric) for row in table[together].to_dict("records")

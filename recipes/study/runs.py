@@ -41,7 +41,7 @@ def state(job: Job) -> State:
 
 
 def other_options(job: Job) -> list[str]:
-    """The options in which the run in the directory differs from the one asked for, in words."""
+    """The options in which the run in the directory differs from the one asked for, as text."""
     made = json.loads((job.run_dir / "config.json").read_text())
     wanted = json.loads(json.dumps(asdict(job.config), default=str))
     return [

@@ -66,7 +66,7 @@ def version(package: str) -> str | None:
 
 
 def machine() -> str:
-    """Processor and versions, in words."""
+    """Processor and versions, as text."""
     found = _provenance.machine()
     versions = _provenance.package_versions()
     versions |= {"stable_baselines3": version("stable_baselines3") or "missing"}

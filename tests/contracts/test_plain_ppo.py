@@ -41,7 +41,7 @@ TOTAL = FRAMES * ITERATIONS
 
 @dataclass
 class Parts:
-    """What both loops share, made anew for each from the same seed."""
+    """What both loops share, made again for each from the same seed."""
 
     env: EnvBase
     actor: TensorDictModuleBase
