@@ -16,9 +16,7 @@ from, and exits with code 130, 143 or 129.
 
 from __future__ import annotations
 
-import copy
 import ctypes
-import math
 import random
 import sys
 from dataclasses import replace
@@ -28,136 +26,26 @@ import gymnasium
 import numpy as np
 import torch
 from command_line import command_line, conclude, open_directory
+from ppo_amber_builders import (
+    build_collector,
+    build_env,
+    build_loss,
+    build_networks,
+    build_replay,
+    for_learning,
+)
 from ppo_amber_config import Config, EffectiveConfig, resolve
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
-from torchrl.collectors import BaseCollector, Collector
+from tensordict import TensorDict
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 from tqdm import tqdm
 
 from amber_trl.checkpoints import CheckpointError
-from amber_trl.collectors import GymCollector
-from amber_trl.data import (
-    AdaptiveMinibatchSampler,
-    EpisodicMinibatchSampler,
-    MultiBatchReplayBuffer,
-)
-from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.evaluation import play
-from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
-from amber_trl.objectives import AmberPPOLoss
 from amber_trl.runs import Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, NonFiniteError, UpdateStep, should_compile
-from amber_trl.transforms import ISStalenessFilter
-
-_COMPILE_ACTOR_FROM_STEPS = 500_000
-"""Calls of the actor from which compiling it pays: twenty seconds, for 50 microseconds of each."""
-
-
-def build_networks(
-    config: EffectiveConfig, env: EnvBase
-) -> tuple[TensorDictModuleBase, TensorDictModuleBase, ObservationNormalizer, dict[str, Any]]:
-    """Actor and critic, the normaliser that both hold, and the arguments that made the actor."""
-    size = env.observation_spec["observation"].shape[-1]
-    shape: dict[str, Any] = {"hidden_sizes": list(config.hidden_sizes)}
-    if config.activation != "tanh":  # which policy.pt does not name
-        shape["activation"] = config.activation
-    arguments = {"observation_size": size, **shape}
-    prior = 0.01 if config.protocol == "paper" else 0.0  # frames, as in the paper's code base
-    normalizer = ObservationNormalizer(size, initial_count=prior, device=config.device)
-    if isinstance(env.action_spec, Categorical):
-        arguments["num_actions"] = int(env.action_spec.space.n)
-        actor = categorical_actor(**arguments, normalizer=normalizer)
-    else:
-        arguments["action_size"] = env.action_spec.shape[-1]
-        actor = gaussian_actor(**arguments, normalizer=normalizer)
-    critic = value_critic(size, normalizer=normalizer, **shape)
-    return actor, critic, normalizer, arguments
-
-
-def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiBatchReplayBuffer:
-    """The stored batches, with a filter that drops stale ones (amber) or only reports them."""
-    staleness = ISStalenessFilter(
-        actor,
-        drop_factor=math.inf if config.drop_factor is None else config.drop_factor,
-        metric=config.staleness_metric,
-        report_only=config.setup != "amber",
-    )
-    frames = config.frames_per_batch
-    if config.minibatches == "episodic":
-        sampler = EpisodicMinibatchSampler(frames, frames // config.num_envs)
-    else:
-        sampler = AdaptiveMinibatchSampler(frames, scale_minibatch=config.scale_minibatch)
-    return MultiBatchReplayBuffer(
-        config.num_batches,
-        frames,
-        config.minibatch_size,
-        staleness=staleness,
-        sampler=sampler,
-        keys=[*staleness.in_keys, "advantage", "value_target"],
-    )
-
-
-def build_loss(
-    config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
-) -> AmberPPOLoss:
-    """The paper's loss, equation (11), plus options that the paper does not have."""
-    return AmberPPOLoss(
-        actor,
-        critic,
-        clip_epsilon=config.clip_epsilon,
-        critic_coeff=config.critic_coeff,
-        entropy_coeff=config.entropy_coeff,
-        normalize_advantage=config.normalize_advantage == "minibatch",
-        functional=False,
-    )
-
-
-def build_env(config: EffectiveConfig) -> EnvBase:
-    """The environments, on the device that the collector needs."""
-    device = "cpu" if config.collector == "fast" else config.device
-    return make_env(config.env_id, config.num_envs, seed=config.seed, device=device)
-
-
-def build_collector(
-    config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase
-) -> BaseCollector:
-    """The collector of whole batches.
-
-    If the networks are not on the CPU, the fast one acts by a copy of the actor that is: otherwise
-    the simulators would wait for the device at every step.
-    """
-    size = config.frames_per_batch
-    total = -(-config.total_frames // size) * size  # the last batch is whole
-    if config.collector == "torchrl":
-        return Collector(
-            env,
-            actor,
-            frames_per_batch=size,
-            total_frames=total,
-            auto_register_policy_transforms=False,  # a feed-forward actor needs none
-        )
-    elsewhere = torch.device(config.device).type != "cpu"
-    steps = config.total_frames // config.num_envs
-    return GymCollector(
-        env,
-        copy.deepcopy(actor).cpu() if elsewhere else actor,
-        frames_per_batch=size,
-        total_frames=total,
-        storing_device=config.device if elsewhere else None,
-        compile_policy=config.compiled and steps >= _COMPILE_ACTOR_FROM_STEPS,
-    )
-
-
-def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBase:
-    """A copy of the batch for computing advantages; under "terminal", a time limit ends it."""
-    batch = batch.copy()
-    if config.time_limits == "terminal":
-        batch["next", "terminated"] = batch["next", "done"]
-    return batch
 
 
 def return_large_blocks() -> None:

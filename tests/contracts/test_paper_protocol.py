@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ppo_amber_mujoco as recipe
+import ppo_amber_builders as builders
 import pytest
 import torch
 from ppo_amber_config import Config, resolve
@@ -11,8 +11,8 @@ from ppo_amber_config import Config, resolve
 @pytest.mark.parametrize(("protocol", "prior"), [("paper", 0.01), ("default", 0.0)])
 def test_the_paper_s_observation_statistics_have_a_prior(protocol: str, prior: float) -> None:
     config = resolve(Config(env_id="Pendulum-v1", protocol=protocol))  # type: ignore[arg-type]
-    env = recipe.build_env(config)
-    normalizer = recipe.build_networks(config, env)[2]
+    env = builders.build_env(config)
+    normalizer = builders.build_networks(config, env)[2]
     env.close()
     assert normalizer.count.item() == prior
     normalizer.update(torch.full((2048, 3), 1e6))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import ppo_amber_builders as builders
 import ppo_amber_mujoco as recipe
 import pytest
 import torch
@@ -199,7 +200,7 @@ def test_the_recipe_s_ppo_is_stock_ppo(
 ) -> None:
     rows: list[Tensor] = []
     made: list[Parts] = []
-    build_networks, build_replay = recipe.build_networks, recipe.build_replay
+    build_networks, build_replay = builders.build_networks, builders.build_replay
 
     class Recording(AdaptiveMinibatchSampler):
         def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
@@ -217,7 +218,7 @@ def test_the_recipe_s_ppo_is_stock_ppo(
         torch.manual_seed(1)  # as the stock loop does before it collects
         return replay
 
-    monkeypatch.setattr(recipe, "AdaptiveMinibatchSampler", Recording)
+    monkeypatch.setattr(builders, "AdaptiveMinibatchSampler", Recording)
     monkeypatch.setattr(recipe, "build_networks", build_and_keep)
     monkeypatch.setattr(recipe, "build_replay", build_and_seed)
     recipe.train(
