@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from amber_trl.data._checks import check_divides
+from amber_trl.data.active_batches import ActiveBatches
 from amber_trl.data.samplers import MultiBatchSampler
 
 
@@ -41,12 +42,9 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
         frames = frames_per_batch if frames_per_env is None else frames_per_env
         self.frames_per_env = check_divides("frames_per_env", frames, frames_per_batch)
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"frames_per_env": self.frames_per_env}
-
-    def minibatch_size(self, batch_size: int, num_active: int) -> int:
-        """Rows of one minibatch: ``batch_size * num_active``."""
-        return batch_size * num_active
+    def settings(self) -> dict[str, Any]:
+        """What an epoch depends on."""
+        return super().settings() | {"frames_per_env": self.frames_per_env}
 
     def check_shape(self, shape: torch.Size) -> None:
         """Raise ``ValueError`` if runs would cross from one environment of ``[E, T]`` to the next."""
@@ -57,7 +55,11 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
                 f"{shape[-1]}"
             )
 
-    def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
+    def draw_epoch(
+        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Runs of consecutive rows of the batches in use, ``[minibatches, rows]``."""
+        slots = batches.slots.sort().values  # the same, whichever is newest
         length = self.minibatch_size(batch_size, len(slots))
         if length > self.frames_per_env:
             raise ValueError(
@@ -67,7 +69,7 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
             )
         minibatches = self.frames_per_batch // batch_size
         envs = self.frames_per_batch // self.frames_per_env
-        draw = partial(torch.randint, size=(minibatches,), generator=self._rng, device=slots.device)
+        draw = partial(torch.randint, size=(minibatches,), generator=generator, device=slots.device)
         slot, env = slots[draw(len(slots))], draw(envs)
         offset = draw(self.frames_per_env - length + 1)
         first = slot * self.frames_per_batch + env * self.frames_per_env + offset

@@ -239,7 +239,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             self._storage[:].set_(key, stored[key].reshape(-1))
         ledger["slot"] = torch.arange(len(age), device=ledger["age"].device)
         ledger = ledger[ledger["age"].argsort()]
-        self._sampler.set_active(ledger["slot"][ledger["active"]])
+        shown = {"ledger": ledger} if isinstance(self._sampler, MultiBatchSampler) else {}
+        self._sampler.set_active(ledger["slot"][ledger["active"]], **shown)
         self._end_epoch()
         self._needs_refresh = False
         return ledger
@@ -267,14 +268,15 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._check_refreshed()
         return super().sample(batch_size, return_info, include_info)
 
-    def epoch(self) -> Tensor:
+    def epoch(self) -> Tensor | list[Tensor]:
         """The rows of one fresh epoch at once: those that iterating would have sampled.
 
         For an update that gathers minibatches from ``replay.storage[:]`` itself
         (:meth:`amber_trl.training.UpdateStep.epoch`).
 
         Returns:
-            ``int64`` ``[minibatches, rows]``.
+            ``int64`` ``[minibatches, rows]``, or a list of ``[rows]`` where the sampler's
+            minibatches differ in length.
 
         Raises:
             RuntimeError: as :meth:`sample` does.
@@ -383,6 +385,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Use another sampler, with this buffer's generator, and return the previous one."""
         previous = super().set_sampler(self._make_sampler(sampler))
+        if isinstance(self._sampler, MultiBatchSampler):
+            self._sampler.newest_slot = int(self.age.argmin()) if len(self) else None
         self.set_rng(self._rng)
         self._end_epoch()
         self._needs_refresh = self.staleness is not None

@@ -6,67 +6,105 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import check_divides, storage_device
+from amber_trl.data.active_batches import ActiveBatches
 
 
 class MultiBatchSampler(Sampler):
     """Base of the samplers over a storage that is made of whole batches.
 
-    A storage of ``L * N`` rows is read as ``L`` slots of ``N`` rows. An epoch is drawn at once,
-    as a matrix of row indices with one minibatch per row; :meth:`sample` hands out one after the
-    other and sets ``ran_out`` with the last, so that TorchRL's ``for minibatch in buffer`` ends
-    there. The next :meth:`sample` draws a new epoch.
+    A storage of ``L * N`` rows is read as ``L`` slots of ``N`` rows. An epoch is drawn at once, by
+    :meth:`draw_epoch`, which is all that a sampler of your own has to define; :meth:`sample` hands
+    out one minibatch after the other and sets ``ran_out`` with the last, so that TorchRL's
+    ``for minibatch in buffer`` ends there. The next :meth:`sample` draws a new epoch.
 
     Writing to the buffer discards the rest of an epoch and makes every stored batch active again,
     since its slots no longer mean what they did.
+
+    Ages are known from the writes. A sampler that a stock TorchRL buffer is given when it is full
+    takes its last slot for the newest until the next write;
+    :class:`~amber_trl.data.MultiBatchReplayBuffer` tells it.
 
     Args:
         frames_per_batch: ``N``, the rows of one slot.
 
     Examples:
-        >>> class InOrder(MultiBatchSampler):
-        ...     def minibatch_size(self, batch_size, num_active):
-        ...         return batch_size
-        ...
-        ...     def _draw_epoch(self, slots, batch_size):
-        ...         rows = slots[:, None] * self.frames_per_batch + torch.arange(self.frames_per_batch)
-        ...         return rows.view(-1, batch_size)
-        >>> from torchrl.data import LazyTensorStorage, ReplayBuffer
-        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(8), sampler=InOrder(4), batch_size=2)
-        >>> _ = buffer.extend(torch.arange(8))
-        >>> buffer.sampler.set_active([1])
-        >>> [minibatch.tolist() for minibatch in buffer]
-        [[4, 5], [6, 7]]
+        Draw with replacement, and half as often from a batch as from the next newer one:
+
+        >>> class Fading(MultiBatchSampler):
+        ...     def draw_epoch(self, batches, batch_size, generator):
+        ...         weights = (0.5**batches.age).repeat_interleave(batches.frames_per_batch)
+        ...         size = self.minibatch_size(batch_size, len(batches.age))
+        ...         minibatches = batches.frames_per_batch // batch_size
+        ...         drawn = weights.multinomial(
+        ...             minibatches * size, replacement=True, generator=generator
+        ...         )
+        ...         return batches.rows.flatten()[drawn].view(minibatches, size)
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> replay = MultiBatchReplayBuffer(3, 8, minibatch_size=2, sampler=Fading(8))
+        >>> for iteration in range(4):
+        ...     _ = replay.extend(TensorDict({"iteration": torch.full((8,), iteration)}, [8]))
+        >>> [len(minibatch) for minibatch in replay]
+        [6, 6, 6, 6]
     """
 
     ran_out = False
     """Whether the last :meth:`sample` was the last of its epoch."""
+    newest_slot: int | None = None
+    """Slot of the batch written last; None before a write."""
 
     def __init__(self, frames_per_batch: int) -> None:
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
         self._active: tuple[int, ...] | None = None
+        self._ledger: TensorDict | None = None
         self._batch_size = 0
         self.discard_epoch()
 
     @abstractmethod
-    def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
-        """Row indices ``[minibatches, rows]`` of one epoch over ``slots``, on their device."""
+    def draw_epoch(
+        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor | Sequence[Tensor]:
+        """Rows of the minibatches of one epoch; a sampler of your own overrides this.
 
-    @abstractmethod
+        What it returns is checked. State, saving and loading are the base class's; arguments of a
+        sampler's own that an epoch depends on belong into :meth:`settings`.
+
+        Args:
+            batches: the batches in use, the newest first.
+            batch_size: frames of a minibatch per batch in use (``M_PPO``); divides
+                ``frames_per_batch``.
+            generator: source of every draw, on the device of ``batches``; None is torch's own.
+
+        Returns:
+            Rows of ``batches.rows``, ``int64``: ``[minibatches, rows]``, where ``rows`` is
+            :meth:`minibatch_size`, or a list of ``[rows]``, which may differ in length.
+        """
+
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
-        """Rows of one minibatch when ``num_active`` batches are in use."""
+        """Rows of one minibatch when ``num_active`` batches are in use: ``batch_size * num_active``.
 
-    def set_active(self, slots: Sequence[int] | Tensor | None) -> None:
+        A sampler that draws others overrides it, as a buffer's ``batch_size`` is this number.
+        """
+        return batch_size * num_active
+
+    def set_active(
+        self, slots: Sequence[int] | Tensor | None, ledger: TensorDict | None = None
+    ) -> None:
         """Choose the batches in use; the rest of a running epoch is discarded.
 
         Args:
             slots: slot numbers, or a boolean tensor ``[stored batches]``; ``None`` for every
                 stored batch.
+            ledger: what :meth:`draw_epoch` is shown of the batches in use: a row for each stored
+                batch, with its ``slot``. It is not part of the sampler's state.
 
         Raises:
             TypeError: if a slot is not an integer.
@@ -74,6 +112,7 @@ class MultiBatchSampler(Sampler):
                 one-dimensional.
         """
         self._active = None if slots is None else _slot_numbers(slots)
+        self._ledger = ledger
         self.discard_epoch()
 
     @property
@@ -89,7 +128,7 @@ class MultiBatchSampler(Sampler):
 
     def discard_epoch(self) -> None:
         """Forget what is left of the epoch: the next :meth:`sample` draws a new one."""
-        self._epoch: Tensor | None = None
+        self._epoch: Tensor | list[Tensor] | None = None
         self._position = 0
         self.ran_out = False
 
@@ -107,7 +146,9 @@ class MultiBatchSampler(Sampler):
         Raises:
             RuntimeError: if the storage is empty, or holds a part of a batch.
             ValueError: if ``batch_size`` does not divide ``frames_per_batch``, changes in the
-                middle of an epoch, or an active slot is not stored.
+                middle of an epoch, an active slot is not stored, or :meth:`draw_epoch` returns
+                what are not rows of active batches.
+            TypeError: if it returns what are not tensors of ``int64``.
         """
         if self._epoch is None or self._position == len(self._epoch):
             self._epoch = self._new_epoch(storage, batch_size)
@@ -130,15 +171,16 @@ class MultiBatchSampler(Sampler):
         A buffer calls it with the shape of each batch, before it is flattened.
         """
 
-    def epoch(self, storage: Storage, batch_size: int) -> Tensor:
+    def epoch(self, storage: Storage, batch_size: int) -> Tensor | list[Tensor]:
         """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
 
-        Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``.
+        Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``,
+        or a list of ``[rows]`` where :meth:`draw_epoch` returns one.
         """
         self.discard_epoch()
         return self._new_epoch(storage, batch_size)
 
-    def _new_epoch(self, storage: Storage, batch_size: int) -> Tensor:
+    def _new_epoch(self, storage: Storage, batch_size: int) -> Tensor | list[Tensor]:
         rows = len(storage)
         if rows == 0:
             raise RuntimeError("Cannot sample from an empty storage: extend the buffer first")
@@ -159,25 +201,70 @@ class MultiBatchSampler(Sampler):
         # Drawn where the generator is, read where the storage is.
         device = storage_device(storage)
         drawn_on = device if self._rng is None else self._rng.device
-        return self._draw_epoch(torch.tensor(slots, device=drawn_on), batch_size).to(device)
+        batches = self._newest_first(torch.tensor(slots, device=drawn_on), stored)
+        epoch = self.draw_epoch(batches, batch_size, self._rng)
+        self._check_epoch(epoch, batches, batch_size)
+        return (
+            epoch.to(device) if isinstance(epoch, Tensor) else [rows.to(device) for rows in epoch]
+        )
+
+    def _newest_first(self, slots: Tensor, stored: int) -> ActiveBatches:
+        # Batches are written slot by slot, and again from slot 0 once all are taken.
+        newest = stored - 1 if self.newest_slot is None else self.newest_slot
+        age, order = ((newest - slots) % stored).sort()
+        slots, ledger = slots[order], self._ledger
+        if ledger is not None:
+            row_of_slot = ledger["slot"].argsort()
+            ledger = ledger[row_of_slot[slots.to(row_of_slot.device)]]
+        return ActiveBatches(slots, age, ledger, self.frames_per_batch)
+
+    def _check_epoch(self, epoch: object, batches: ActiveBatches, batch_size: int) -> None:
+        name = f"{type(self).__name__}.draw_epoch"
+        minibatches = epoch if isinstance(epoch, list | tuple) else [epoch]
+        for rows in minibatches:
+            if not isinstance(rows, Tensor) or rows.dtype != torch.int64:
+                found = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
+                raise TypeError(f"{name} returned {found}: give an int64 tensor, or a list of them")
+        size = self.minibatch_size(batch_size, len(batches.slots))
+        if isinstance(epoch, Tensor):
+            fits = epoch.ndim == 2 and epoch.shape[1] == size and len(epoch)
+        else:
+            fits = minibatches and all(rows.ndim == 1 and len(rows) for rows in minibatches)
+        if not fits:
+            raise ValueError(
+                f"{name} returned shapes {[list(rows.shape) for rows in minibatches]}: give "
+                f"[minibatches, {size}], as minibatch_size says, or a list of one-dimensional "
+                "tensors; at least one minibatch, none empty"
+            )
+        found = torch.cat([rows.flatten() for rows in minibatches])
+        active = torch.isin(found.div(self.frames_per_batch, rounding_mode="floor"), batches.slots)
+        if not active.all():
+            raise ValueError(
+                f"{name} returned row {int(found[~active][0])}, which is not in the active slots "
+                f"{batches.slots.tolist()} of {self.frames_per_batch} rows: draw from batches.rows"
+            )
 
     def extend(self, index: Tensor) -> None:
         """Make every stored batch active and discard the epoch, as rows were written."""
+        self.newest_slot = int(index[-1]) // self.frames_per_batch
         self.set_active(None)
 
     def add(self, index: int) -> None:
         """As :meth:`extend`, for one row."""
+        self.newest_slot = int(index) // self.frames_per_batch
         self.set_active(None)
 
     def _empty(self) -> None:
+        self.newest_slot = None
         self.set_active(None)
 
     def state_dict(self) -> dict[str, Any]:
         """Activity and the epoch (on the CPU), sharing no memory with the sampler."""
         return {
-            "settings": self._settings(),
+            "settings": self.settings(),
             "active": None if self._active is None else list(self._active),
-            "epoch": None if self._epoch is None else self._epoch.to("cpu", copy=True),
+            "newest_slot": self.newest_slot,
+            "epoch": tree_map(_copy_to_cpu, self._epoch),
             "position": self._position,
             "batch_size": self._batch_size,
             "ran_out": self.ran_out,
@@ -189,20 +276,24 @@ class MultiBatchSampler(Sampler):
         Raises:
             ValueError: if the state is of a sampler of another class or with other arguments.
         """
-        if (saved := state_dict.get("settings")) != self._settings():
+        if (saved := state_dict.get("settings")) != self.settings():
             raise ValueError(
-                f"state of a sampler with {saved} given to one with {self._settings()}: build the "
+                f"state of a sampler with {saved} given to one with {self.settings()}: build the "
                 "sampler as the saved one was"
             )
         active, epoch = state_dict["active"], state_dict["epoch"]
         self._active = None if active is None else tuple(active)
-        self._epoch = None if epoch is None else epoch.clone()
+        self.newest_slot = state_dict["newest_slot"]
+        self._epoch = tree_map(_copy_to_cpu, epoch)
         self._position = state_dict["position"]
         self._batch_size = state_dict["batch_size"]
         self.ran_out = state_dict["ran_out"]
 
-    def _settings(self) -> dict[str, Any]:
-        """What a saved epoch depends on."""
+    def settings(self) -> dict[str, Any]:
+        """What an epoch depends on, as plain values; a state is loaded only where they are the same.
+
+        A sampler of your own adds its arguments, if it has some.
+        """
         return {"sampler": type(self).__name__, "frames_per_batch": self.frames_per_batch}
 
     def dumps(self, path: str | Path) -> None:
@@ -255,19 +346,26 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
         super().__init__(frames_per_batch)
         self.scale_minibatch = scale_minibatch
 
-    def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"scale_minibatch": self.scale_minibatch}
+    def settings(self) -> dict[str, Any]:
+        """What an epoch depends on."""
+        return super().settings() | {"scale_minibatch": self.scale_minibatch}
 
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
         """Rows of one minibatch: ``batch_size * num_active``, or ``batch_size`` unscaled."""
         return batch_size * num_active if self.scale_minibatch else batch_size
 
-    def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
-        frame = torch.arange(self.frames_per_batch, device=slots.device)
-        rows = (slots[:, None] * self.frames_per_batch + frame).flatten()
-        order = torch.randperm(len(rows), generator=self._rng, device=rows.device)
+    def draw_epoch(
+        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """One pass over the rows of the batches in use, ``[minibatches, rows]``."""
+        rows = batches.rows[batches.slots.argsort()].flatten()  # the same, whichever is newest
+        order = torch.randperm(len(rows), generator=generator, device=rows.device)
         # k N rows in minibatches of M_PPO k: N / M_PPO of them, whatever k is.
-        return rows[order].view(-1, self.minibatch_size(batch_size, len(slots)))
+        return rows[order].view(-1, self.minibatch_size(batch_size, len(batches.slots)))
+
+
+def _copy_to_cpu(rows: Tensor | None) -> Tensor | None:
+    return None if rows is None else rows.to("cpu", copy=True)
 
 
 def _slot_numbers(slots: Sequence[int] | Tensor) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from torchrl.envs import EnvBase
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer
+from amber_trl.data import ActiveBatches, AdaptiveMinibatchSampler, MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
@@ -203,8 +203,10 @@ def test_the_recipe_s_ppo_is_stock_ppo(
     build_networks, build_replay = builders.build_networks, builders.build_replay
 
     class Recording(AdaptiveMinibatchSampler):
-        def _draw_epoch(self, slots: Tensor, batch_size: int) -> Tensor:
-            epoch = super()._draw_epoch(slots, batch_size)
+        def draw_epoch(
+            self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+        ) -> Tensor:
+            epoch = super().draw_epoch(batches, batch_size, generator)
             rows.extend(epoch.clone())
             return epoch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
 
 from amber_trl.data import (
+    ActiveBatches,
     AdaptiveMinibatchSampler,
     EpisodicMinibatchSampler,
     MultiBatchReplayBuffer,
     MultiBatchSampler,
 )
+from tests.data.frames import N, assert_same, frames_of, make_batch, make_filter, make_replay
 
 BUFFERS = pytest.mark.parametrize("buffer_type", [ReplayBuffer, TensorDictReplayBuffer])
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -321,3 +324,129 @@ def test_runs_that_cross_environments_are_refused_when_these_are_known() -> None
             with pytest.raises(ValueError, match=r"\[2, 4\] with frames_per_env=8.*env=4"):
                 replay.extend(batch)
         assert len(replay) == 8 * fits
+
+
+def replay_of(sampler: MultiBatchSampler, **kwargs: Any) -> MultiBatchReplayBuffer:
+    """Four batches in a buffer of three, so that slot 0 has the newest and slot 2 the middle one."""
+    generator = torch.Generator().manual_seed(5)
+    return make_replay(0, 1, 2, 3, sampler=sampler, generator=generator, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "epochs"),
+    [
+        (
+            AdaptiveMinibatchSampler(8),
+            [
+                [[3, 18, 19, 7], [6, 21, 16, 17], [4, 5, 2, 1], [23, 20, 22, 0]],
+                [[0, 4, 22, 2], [5, 17, 21, 6], [19, 18, 16, 20], [7, 23, 3, 1]],
+            ],
+        ),
+        (
+            EpisodicMinibatchSampler(8),
+            [
+                [[19, 20, 21, 22], [4, 5, 6, 7], [20, 21, 22, 23], [16, 17, 18, 19]],
+                [[20, 21, 22, 23], [2, 3, 4, 5], [2, 3, 4, 5], [4, 5, 6, 7]],
+            ],
+        ),
+    ],
+)
+def test_epochs_are_those_recorded_before_samplers_were_shown_ages(
+    sampler: MultiBatchSampler, epochs: list[list[list[int]]]
+) -> None:
+    replay = replay_of(sampler)
+    sampler.set_active([0, 2])
+    assert [[rows.tolist() for rows in replay.epoch()] for _ in epochs] == epochs
+
+
+class Shown(MultiBatchSampler):
+    """Keeps what it is shown."""
+
+    def draw_epoch(
+        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+    ) -> Any:
+        self.batches, self.generator = batches, generator
+        return batches.rows.view(-1, self.minibatch_size(batch_size, len(batches.slots)))
+
+
+def test_a_sampler_is_shown_the_batches_in_use_the_newest_first() -> None:
+    sampler = Shown(N)
+    replay = make_replay(staleness=make_filter(), sampler=sampler)
+    for number, shift in enumerate([0.0, 1.0, 0.1, 0.2]):  # batch 0 is gone, 1 is stale
+        replay.extend(make_batch(number, shift=shift))
+    ledger = replay.refresh()
+    replay.epoch()
+    shown = sampler.batches
+    assert (shown.slots.tolist(), shown.age.tolist()) == ([0, 2], [0, 1])
+    assert shown.ledger is not None
+    assert_same(shown.ledger.to_dict(), ledger[:2].to_dict())
+    assert replay[shown.rows[0]]["frame"].tolist() == frames_of(3)
+    assert sampler.generator is replay._rng
+
+
+def test_ages_are_known_with_and_without_a_filter_and_after_another_sampler_or_a_load() -> None:
+    replay, other = replay_of(first := Shown(N)), make_replay(sampler=Shown(N))
+    replay.epoch()
+    other.load_state_dict(replay.state_dict())
+    other.epoch()
+    replay.set_sampler(second := Shown(N))
+    replay.epoch()
+    stock = make_buffer(ReplayBuffer, third := Shown(8), 4)
+    stock.extend(TensorDict({"row": torch.arange(8)}, [8]))
+    stock.sample()
+    for sampler in (first, second, other._sampler):
+        assert sampler.batches.slots.tolist() == [0, 2, 1]
+        assert sampler.batches.age.tolist() == [0, 1, 2]
+        assert sampler.batches.ledger is None
+    assert third.batches.slots.tolist() == [0, 3, 2, 1]
+
+
+class Ragged(MultiBatchSampler):
+    """The newest batch in minibatches of 3, 3 and 2 rows, each epoch in another order."""
+
+    def draw_epoch(
+        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+    ) -> list[Tensor]:
+        order = torch.randperm(self.frames_per_batch, generator=generator)
+        return list(batches.rows[0][order].split(3))
+
+
+def test_minibatches_may_differ_in_length_and_resume_where_they_were(tmp_path: Path) -> None:
+    replay, other = replay_of(Ragged(N)), replay_of(Ragged(N))
+    assert [len(minibatch) for minibatch in replay] == [3, 3, 2]
+    assert [len(rows) for rows in replay.epoch()] == [3, 3, 2]
+    replay.sample()
+    replay.dumps(tmp_path)
+    other.loads(tmp_path)
+    for _ in range(5):
+        assert other.sample()["frame"].tolist() == replay.sample()["frame"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "says"),
+    [
+        (None, TypeError, "NoneType"),
+        (torch.zeros(4, 6), TypeError, "float32"),
+        ([torch.ones(6, dtype=torch.bool)], TypeError, "bool"),
+        ([[1, 2]], TypeError, "list"),
+        ([], ValueError, "at least one"),
+        (torch.zeros(0, 6, dtype=torch.int64), ValueError, "at least one"),
+        (torch.zeros(4, 5, dtype=torch.int64), ValueError, "minibatch_size"),
+        ([torch.zeros(0, dtype=torch.int64)], ValueError, "none empty"),
+        (torch.full((4, 6), -1), ValueError, "row -1"),
+        (torch.full((4, 6), 24), ValueError, "row 24"),
+        ([torch.tensor([0, 9])], ValueError, r"row 9.*slots \[0, 2\]"),
+    ],
+)
+def test_what_a_sampler_returns_is_checked(result: Any, error: type, says: str) -> None:
+    class Wrong(MultiBatchSampler):
+        def minibatch_size(self, batch_size: int, num_active: int) -> int:
+            return 6
+
+        def draw_epoch(self, *shown: Any) -> Any:
+            return result
+
+    replay = replay_of(sampler := Wrong(N))
+    sampler.set_active([0, 2])
+    with pytest.raises(error, match=rf"Wrong.draw_epoch returned.*{says}"):
+        replay.epoch()
