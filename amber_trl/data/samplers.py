@@ -218,29 +218,29 @@ class MultiBatchSampler(Sampler):
             ledger = ledger[row_of_slot[slots.to(row_of_slot.device)]]
         return ActiveBatches(slots, age, ledger, self.frames_per_batch)
 
-    def _check_epoch(self, epoch: object, batches: ActiveBatches, batch_size: int) -> None:
+    def _check_epoch(self, epoch: Any, batches: ActiveBatches, batch_size: int) -> None:
         name = f"{type(self).__name__}.draw_epoch"
-        minibatches = epoch if isinstance(epoch, list | tuple) else [epoch]
+        minibatches = list(epoch) if isinstance(epoch, list | tuple) else [epoch]
         for rows in minibatches:
             if not isinstance(rows, Tensor) or rows.dtype != torch.int64:
                 found = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
                 raise TypeError(f"{name} returned {found}: give an int64 tensor, or a list of them")
         size = self.minibatch_size(batch_size, len(batches.slots))
         if isinstance(epoch, Tensor):
-            fits = epoch.ndim == 2 and epoch.shape[1] == size and len(epoch)
+            fits = epoch.ndim == 2 and epoch.shape[1] == size
         else:
-            fits = minibatches and all(rows.ndim == 1 and len(rows) for rows in minibatches)
-        if not fits:
+            fits = all(rows.ndim == 1 for rows in minibatches)
+        if not fits or not len(epoch) or not all(map(len, minibatches)):
             raise ValueError(
                 f"{name} returned shapes {[list(rows.shape) for rows in minibatches]}: give "
                 f"[minibatches, {size}], as minibatch_size says, or a list of one-dimensional "
                 "tensors; at least one minibatch, none empty"
             )
-        found = torch.cat([rows.flatten() for rows in minibatches])
-        active = torch.isin(found.div(self.frames_per_batch, rounding_mode="floor"), batches.slots)
+        rows = torch.cat([rows.flatten() for rows in minibatches])
+        active = torch.isin(rows.div(self.frames_per_batch, rounding_mode="floor"), batches.slots)
         if not active.all():
             raise ValueError(
-                f"{name} returned row {int(found[~active][0])}, which is not in the active slots "
+                f"{name} returned row {int(rows[~active][0])}, which is not in the active slots "
                 f"{batches.slots.tolist()} of {self.frames_per_batch} rows: draw from batches.rows"
             )
 

@@ -208,7 +208,7 @@ def test_epoch_returns_what_iterating_would_have_sampled() -> None:
         next(iter(replay))  # left unfinished, and drawn in both
         next(iter(other))
         sampled = torch.stack([minibatch["index"] for minibatch in other])
-        assert torch.equal(replay.epoch(), sampled)
+        assert torch.equal(torch.stack(list(replay.epoch())), sampled)
 
 
 def test_epoch_needs_a_refresh_and_a_sampler_of_batches() -> None:
