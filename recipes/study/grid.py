@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ppo_amber_config import Config, EffectiveConfig, resolve
 
 from amber_trl.envs import TASKS
-from study.setups import Setup
+from study.setups import NUMBERS, WORDS, Setup
 
 Protocol = Literal["default", "paper"]
 
@@ -36,6 +36,7 @@ _USUAL = (
     *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v4"),
     *("Swimmer-v5", "BipedalWalker-v3", "Pendulum-v1"),
 )
+_SCREENED = ("HalfCheetah-v5", "Walker2d-v4", "Hopper-v5", "Swimmer-v5")
 _SWEPT = ("Pendulum-v1", "HalfCheetah-v5")
 _CLIPS = tuple(f"{method}_clip{clip}" for clip in (0.2, 0.4, 0.6) for method in ("ppo", "amber"))
 
@@ -58,27 +59,26 @@ PARTS: dict[str, Part] = {
     ),
     "clip": Part("Which clip range?", _CLIPS, _SWEPT),
     "drop": Part("Which drop factor?", ("amber_drop0.1", "amber_drop0.3"), _SWEPT),
+    "screen_n": Part(
+        "Fewer new frames and more batches per iteration?",
+        ("ppo_n512", "ppo_n1024", "ppo", "amber_n512_l32", "amber_n1024_l16", "amber"),
+        _SCREENED,
+        (100, 101),
+    ),
 }
 """The parts in the order in which they are worth making."""
 
-_NUMBERS: dict[str, tuple[str, type[int] | type[float]]] = {
-    "l": ("num_batches", int),
-    "clip": ("clip_epsilon", float),
-    "drop": ("drop_factor", float),
-    "lr": ("learning_rate", float),
-}
-_WORDS: dict[str, tuple[str, Any]] = {
-    "m64": ("scale_minibatch", False),
-    "episodic": ("minibatches", "episodic"),
-}
+_NUMBERS = {word: option for option, word in NUMBERS.items()}
+_WORDS = {word: (option, value) for option, own in WORDS.items() for value, word in own.items()}
+_INTEGERS = ("frames_per_batch", "num_batches")
 
 
 def setup_options(name: str) -> dict[str, Any]:
     """The options of the main recipe that a setup's name stands for.
 
     Args:
-        name: ``ppo``, ``mber`` or ``amber``, then each change after an underscore: ``l``, ``clip``,
-            ``drop`` or ``lr`` with its number, ``m64``, ``episodic``.
+        name: ``ppo``, ``mber`` or ``amber``, then each change after an underscore: a word of
+            :data:`study.setups.NUMBERS` with its number, or one of :data:`study.setups.WORDS`.
 
     Raises:
         ValueError: if a change is unknown or an option is given twice.
@@ -95,12 +95,13 @@ def setup_options(name: str) -> dict[str, Any]:
                 option, value = _WORDS[change]
             else:
                 word, number = re.split(r"(?=\d|inf$)", change, maxsplit=1)
-                option, kind = _NUMBERS[word]
-                value = kind(number)
+                option = _NUMBERS[word]
+                value = int(number) if option in _INTEGERS else float(number)
         except (KeyError, ValueError):
             raise ValueError(
                 f"setup {name!r}: unknown change {change!r}; write ppo, mber or amber, followed by "
-                "any of _l8, _clip0.2, _drop0.1, _lr4e-5, _m64, _episodic"
+                "any of _n1024, _l8, _clip0.2, _drop0.1, _lr4e-5, "
+                f"{', '.join('_' + word for word in _WORDS)}"
             ) from None
         if option in options:
             raise ValueError(f"setup {name!r} gives {option} twice: leave out one of the two")

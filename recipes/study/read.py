@@ -17,7 +17,7 @@ from amber_trl.evaluation import LoggedRun, find_runs, read_run
 from amber_trl.evaluation.logged_runs import NO_SETTINGS
 from amber_trl.runs import final_score, speed_score
 from study.references import PAPER_SETTINGS
-from study.setups import Setup
+from study.setups import Setup, other_defaults
 
 _SHOWN = {"protocol", "setup", *Setup.__dataclass_fields__}  # settings that tables show
 
@@ -234,8 +234,10 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
 
 
 def _settings(run: FinishedRun) -> dict[str, Any]:
-    hidden = _SHOWN | NO_SETTINGS
-    return {name: value for name, value in run.logged.config.items() if name not in hidden}
+    """The configuration without what the setup's name says."""
+    config, hidden = run.logged.config, _SHOWN | NO_SETTINGS
+    settings = {name: value for name, value in config.items() if name not in hidden}
+    return settings | {name: other_defaults(config)[name] for name, _ in run.setup.others}
 
 
 def _shared(facts: Iterable[tuple[FinishedRun, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
+from ppo_amber_config import Config, resolve
+
+NUMBERS: Mapping[str, str] = {
+    "frames_per_batch": "n",
+    "num_batches": "l",
+    "clip_epsilon": "clip",
+    "drop_factor": "drop",
+    "learning_rate": "lr",
+}
+"""Options of the main recipe that a setup's name changes by a word and the value."""
+WORDS: Mapping[str, Mapping[Any, str]] = {
+    "staleness_metric": {"per_dimension": "perdim"},
+    "scale_minibatch": {False: "m64"},
+    "minibatches": {"episodic": "episodic"},
+}
+"""Options that it changes by a word for each value."""
 
 _CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
 _NUM_BATCHES = {"ppo": 1, "amber": 8}
@@ -28,6 +45,8 @@ class Setup:
         scale_minibatch: whether minibatches grow with the batches in use.
         minibatches: ``uniform`` or ``episodic``.
         learning_rate: step size at the start.
+        others: the other options of ``NUMBERS`` and ``WORDS`` that are not the recipe's defaults,
+            with their values.
     """
 
     method: str
@@ -37,6 +56,7 @@ class Setup:
     scale_minibatch: bool = True
     minibatches: str = "uniform"
     learning_rate: float = _LEARNING_RATE
+    others: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Setup:
@@ -49,6 +69,8 @@ class Setup:
         if config["setup"] not in _CLIP_EPSILON:
             raise ValueError(f"setup={config['setup']!r}: choose from {list(_CLIP_EPSILON)}")
         drop = config["drop_factor"]
+        usual = other_defaults(config)
+        others = [(name, config.get(name, value)) for name, value in usual.items()]
         return cls(
             config["setup"],
             config["num_batches"],
@@ -57,24 +79,29 @@ class Setup:
             config["scale_minibatch"],
             config["minibatches"],
             config["learning_rate"],
+            tuple((name, value) for name, value in others if value != usual[name]),
         )
 
     @property
     def name(self) -> str:
         """The method and what differs from its default, such as ``amber_drop0.1``."""
+        words = {name: _word(name, value) for name, value in self.others}
         parts = [self.method]
+        if size := words.pop("frames_per_batch", None):
+            parts.append(size)
         if self.num_batches != _NUM_BATCHES.get(self.method):
-            parts.append(f"l{self.num_batches}")
+            parts.append(_word("num_batches", self.num_batches))
+        parts += words.values()
         if self.clip_epsilon != _CLIP_EPSILON[self.method]:
-            parts.append(f"clip{_short(self.clip_epsilon)}")
+            parts.append(_word("clip_epsilon", self.clip_epsilon))
         if self.drop_factor not in (None, _DROP_FACTOR):
-            parts.append(f"drop{_short(self.drop_factor)}")
+            parts.append(_word("drop_factor", self.drop_factor))
         if not self.scale_minibatch:
-            parts.append("m64")
+            parts.append(_word("scale_minibatch", False))
         if self.minibatches != "uniform":
-            parts.append(self.minibatches)
+            parts.append(_word("minibatches", self.minibatches))
         if self.learning_rate != _LEARNING_RATE:
-            parts.append(f"lr{_scientific(self.learning_rate)}")
+            parts.append(f"{NUMBERS['learning_rate']}{_scientific(self.learning_rate)}")
         return "_".join(parts)
 
     @property
@@ -108,6 +135,18 @@ class Setup:
         """Sorts setups as tables show them: ppo, mber by length, amber; defaults first."""
         methods = list(_CLIP_EPSILON)
         return methods.index(self.method), self.num_batches, self != self.default, self.name
+
+
+def other_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's options would be that :class:`Setup` counts among the others, by default."""
+    return dict(_other_defaults(config["setup"], config.get("smoke", False)))
+
+
+@cache
+def _other_defaults(method: str, smoke: bool) -> tuple[tuple[str, Any], ...]:
+    usual = resolve(Config(setup=method, smoke=smoke))  # type: ignore[arg-type]
+    own = {field.name for field in fields(Setup)}
+    return tuple((name, getattr(usual, name)) for name in (*NUMBERS, *WORDS) if name not in own)
 
 
 def main_setups(setups: Mapping[str, Setup]) -> list[str]:
@@ -145,6 +184,13 @@ def swept(
         if family and replace(setups[name], **changed) == default:
             families.setdefault(family, []).append(name)
     return {family: found for family, found in families.items() if len(found) > 1}
+
+
+def _word(option: str, value: Any) -> str:
+    """What a name says of an option that is not at its default."""
+    if option in WORDS:
+        return WORDS[option].get(value, f"{option}={value}")
+    return f"{NUMBERS[option]}{_short(value)}"
 
 
 def _scientific(value: float) -> str:

@@ -47,6 +47,17 @@ def _main(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
         ),
         ("amber_dropinf", {"setup": "amber", "drop_factor": float("inf")}),
         ("amber_lr4e-5", {"setup": "amber", "learning_rate": 4e-5}),
+        ("ppo_n512", {"setup": "ppo", "frames_per_batch": 512}),
+        (
+            "amber_n1024_l16_perdim_drop0.1",
+            {
+                "setup": "amber",
+                "frames_per_batch": 1024,
+                "num_batches": 16,
+                "staleness_metric": "per_dimension",
+                "drop_factor": 0.1,
+            },
+        ),
     ],
 )
 def test_a_setup_is_made_of_its_name(name: str, options: dict[str, Any]) -> None:
@@ -66,7 +77,7 @@ def test_one_run_has_one_directory_however_its_setup_is_written() -> None:
 
 def test_every_part_can_be_made() -> None:
     counts = {"main": 120, "control": 60, "episodic": 30, "minibatch": 24, "mber": 36}
-    counts |= {"length": 27, "step": 12, "default": 36, "clip": 36, "drop": 12}
+    counts |= {"length": 27, "step": 12, "default": 36, "clip": 36, "drop": 12, "screen_n": 48}
     parts = recipe.grid(recipe.Config(dry_run=True))
     assert {name: len(found) for name, found in parts.items()} == counts
     protocols = {name: {job.config.protocol for job in found} for name, found in parts.items()}

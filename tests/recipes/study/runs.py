@@ -9,7 +9,7 @@ from typing import Any
 
 from study.references import PAPER_SETTINGS
 
-FRAMES, BATCH, LENGTH = 1000, 100, 20
+FRAMES, BATCH, LENGTH = 20_480, 2048, 512
 
 SETUPS: dict[str, dict[str, Any]] = {
     "ppo": {"num_batches": 1, "clip_epsilon": 0.3, "drop_factor": None},

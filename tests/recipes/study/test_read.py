@@ -135,3 +135,11 @@ def test_a_comparison_takes_the_cells_that_all_setups_have(folder: Path) -> None
     assert selection.scores("amber", "speed")["Pendulum-v1"].tolist() == [3, 4]
     assert len(selection.logged["ppo"]) == len(selection.logged["amber"]) == 4
     assert selection.left_out == ("ppo on Pendulum-v1, seed 2", "tasks without amber: Swimmer-v5")
+
+
+def test_what_a_setups_name_says_is_no_setting_of_the_study(tmp_path: Path) -> None:
+    write_run(tmp_path / "study")
+    write_run(tmp_path / "study", name="larger", frames_per_batch=4096)
+    study = read_study([tmp_path / "study"])
+    assert list(study.setups) == ["ppo", "ppo_n4096"]
+    assert study.settings["paper"]["frames_per_batch"] == 2048

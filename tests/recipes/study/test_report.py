@@ -71,7 +71,7 @@ def test_few_seeds_allow_no_conclusion(tmp_path: Path) -> None:
     assert "| Hopper-v5 | 0-2 | 0-2 |" in page
     assert "| Hopper-v5 | ppo | 3 | 2.00 [1.00, 3.00] | 2185 ± 371 |" in page
     assert "Fewer than 5 seeds allow no conclusion" in page
-    assert "| Hopper-v5 | amber | 2.70 | 90 % | 1,000 |" in page  # batches in use
+    assert "| Hopper-v5 | amber | 2.70 | 90 % | 20,480 |" in page  # batches in use
 
 
 def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_other_settings_than_the_papers_are_said_and_not_held_to_its_scores(tmp_
     for run in (study / "paper" / "Hopper-v5").iterdir():
         edit(run / "config.json", gamma=0.5, epochs=10)
     page = report(study, tmp_path / "out")
-    assert "total_frames 1000 (the paper: 1000000)" in page
+    assert "total_frames 20480 (the paper: 1000000)" in page
     assert "gamma 0.5 (the paper: 0.99)" in page
     assert "epochs" not in page
     assert "Agreement with the paper" not in page

@@ -19,7 +19,7 @@ from study.tables import (
     tasks_apart,
 )
 
-from tests.recipes.study.runs import write_study
+from tests.recipes.study.runs import FRAMES, write_study
 
 LEVELS = {
     ("Hopper-v5", "ppo"): [2000.0, 2100.0, 2300.0],
@@ -111,7 +111,7 @@ def test_how_much_was_used_of_older_batches(study: Study) -> None:
     assert row["seeds"] == 3
     assert row["active_batches"] == pytest.approx((1 + 2 + 8 * 3) / 10)
     assert row["share"] == pytest.approx(0.9)
-    assert row["last_frame"] == 1000
+    assert row["last_frame"] == FRAMES
 
 
 def test_interquartile_mean_leaves_out_what_has_no_reference(selection: Selection) -> None:
