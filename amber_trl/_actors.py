@@ -7,6 +7,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
 from tensordict.nn import (
     CompositeDistribution,
+    ProbabilisticTensorDictModule,
     TensorDictModuleBase,
     TensorDictSequential,
     set_composite_lp_aggregate,
@@ -76,10 +77,7 @@ def log_ratio_of_dimensions(
     """Log-ratios ``[frames, D]`` of each action dimension to the stored mean and deviation."""
     normal = dist.base_dist if isinstance(dist, Independent) else dist
     if not isinstance(normal, Normal):
-        raise ValueError(
-            f"{needed_by} needs a Gaussian actor, got {type(dist).__name__}: its action "
-            "dimensions have no ratios of their own"
-        )
+        raise _not_gaussian(type(dist), needed_by)
     action = frames.get(action_key)
     loc, scale = (frames.get(key) for key in gaussian_keys)
     for key, value in zip(gaussian_keys, (loc, scale), strict=True):
@@ -90,6 +88,22 @@ def log_ratio_of_dimensions(
             )
     behaviour = Normal(loc, scale, validate_args=False)
     return normal.log_prob(action) - behaviour.log_prob(action)
+
+
+def check_gaussian(actor: nn.Module, needed_by: str) -> None:
+    """Raise ``ValueError`` if the actor says by its class that its distribution is not Gaussian."""
+    for module in actor.modules():
+        if isinstance(module, ProbabilisticTensorDictModule):
+            kind = module.distribution_class
+            if isinstance(kind, type) and not issubclass(kind, Normal | Independent):
+                raise _not_gaussian(kind, needed_by)
+
+
+def _not_gaussian(kind: type, needed_by: str) -> ValueError:
+    return ValueError(
+        f"{needed_by} needs a Gaussian actor, got one of {kind.__name__}, whose action dimensions "
+        "have no ratios of their own: choose something else than the ratios of dimensions"
+    )
 
 
 def check_one_per_frame(name: object, log_prob: Tensor, frames: int) -> None:

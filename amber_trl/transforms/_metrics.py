@@ -1,17 +1,65 @@
 """Staleness metrics: how far a stored batch is from the current actor, as one number."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
+from torch.distributions import Distribution
 
 from amber_trl.functional import effective_sample_size, kl_estimate, mean_abs_deviation
 
 MetricName: TypeAlias = Literal[
     "mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"
 ]
-StalenessMetric: TypeAlias = MetricName | Callable[[Tensor], Tensor]
-"""A name, or a function of the log-ratios ``[..., N]`` of a batch to its ``d >= 0``, ``[...]``."""
+
+
+@dataclass(frozen=True)
+class DistributionMetric:
+    """A staleness metric that sees both distributions of each stored frame; also a decorator.
+
+    A batch's staleness is the mean over its frames of what ``function`` returns. The current
+    distribution is the actor's, that of the behaviour policy is rebuilt from the parameters that
+    were recorded with the frame, under the keys that the actor writes them to (``loc`` and
+    ``scale``, say); the filter's ``in_keys`` then name these too. Frames come in chunks of the
+    filter's ``chunk_size``, so memory is bounded.
+
+    Attributes:
+        function: of the current and the behaviour policy's distribution, both over the actions of
+            ``[frames]``, to one number ``>= 0`` per frame, ``[frames]``.
+
+    Examples:
+        The exact KL divergence of the current policy from the behaviour policy:
+
+        >>> from torch.distributions import kl_divergence
+        >>> from amber_trl.transforms import DistributionMetric
+        >>> @DistributionMetric
+        ... def exact_kl(current, behaviour):
+        ...     return kl_divergence(behaviour, current)
+
+        Here each frame's two means are one standard deviation apart, so it is a half:
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.modules import gaussian_actor
+        >>> from amber_trl.transforms import ISStalenessFilter
+        >>> actor = gaussian_actor(observation_size=3, action_size=1)
+        >>> batches = actor(TensorDict({"observation": torch.randn(2, 64, 3)}, [2, 64])).detach()
+        >>> batches["loc"][1] += batches["scale"][1]
+        >>> ISStalenessFilter(actor, metric=exact_kl).measure(batches)["staleness"]
+        tensor([0.0000, 0.5000])
+    """
+
+    function: Callable[[Distribution, Distribution], Tensor]
+
+    def __call__(self, current: Distribution, behaviour: Distribution) -> Tensor:
+        """What the function returns, ``[frames]``."""
+        return self.function(current, behaviour)
+
+
+StalenessMetric: TypeAlias = MetricName | DistributionMetric | Callable[[Tensor], Tensor]
+"""A name, a metric of two distributions, or a function of the log-ratios ``[..., N]`` of a batch to
+its ``d >= 0``, ``[...]``."""
 
 
 OF_LOG_RATIO: dict[str, Callable[[Tensor], Tensor]] = {
@@ -26,6 +74,6 @@ def check_metric(metric: StalenessMetric) -> StalenessMetric:
     if not callable(metric) and metric not in get_args(MetricName):
         raise ValueError(
             f"metric={metric!r} is unknown: choose one of {', '.join(get_args(MetricName))}, or "
-            "pass a function of the log-ratios [..., N]"
+            "pass a function of the log-ratios [..., N], or a DistributionMetric"
         )
     return metric

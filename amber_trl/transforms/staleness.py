@@ -11,6 +11,7 @@ from torchrl.envs import Transform
 
 from amber_trl._actors import (
     check_evaluable,
+    check_gaussian,
     check_one_per_frame,
     device_of,
     evaluation,
@@ -21,7 +22,12 @@ from amber_trl._actors import (
 )
 from amber_trl._checks import check_integer, check_number
 from amber_trl.functional import check_drop_factor, per_dimension_deviation
-from amber_trl.transforms._metrics import OF_LOG_RATIO, StalenessMetric, check_metric
+from amber_trl.transforms._metrics import (
+    OF_LOG_RATIO,
+    DistributionMetric,
+    StalenessMetric,
+    check_metric,
+)
 from amber_trl.transforms.ledger import make_ledger
 
 
@@ -60,8 +66,9 @@ class ISStalenessFilter(Transform):
     Keyword Args:
         metric: ``"mean_abs_deviation"`` (``R' - 1``), ``"per_dimension"`` (the same averaged over
             the action dimensions of a Gaussian), ``"kl"`` (``mean(r - 1 - log r)``),
-            ``"effective_sample_size"`` (``1 - ESS/N``), ``"age"`` (in batches), or a function of
-            the log-ratios ``[batches, frames]`` that returns ``[batches]``.
+            ``"effective_sample_size"`` (``1 - ESS/N``), ``"age"`` (in batches), a function of
+            the log-ratios ``[batches, frames]`` that returns ``[batches]``, or a
+            :class:`DistributionMetric`, which sees both distributions of each frame.
         report_only: measure and drop nothing; ``reason`` holds the verdict that would have applied.
         action_key: where actions are stored. Defaults to the actor's own.
         log_prob_key: where the behaviour policy's log-probability is stored. Defaults to the
@@ -77,8 +84,8 @@ class ISStalenessFilter(Transform):
 
     Raises:
         TypeError: if ``actor`` has no ``get_dist``, or an argument is of another type.
-        ValueError: if an argument is out of range, or the actor is recurrent or reads what it
-            samples.
+        ValueError: if an argument is out of range, the actor is recurrent or reads what it samples,
+            or ``metric="per_dimension"`` is asked of an actor that is not Gaussian.
 
     Examples:
         >>> from amber_trl.modules import gaussian_actor
@@ -156,7 +163,8 @@ class ISStalenessFilter(Transform):
         self.__dict__["_actor"] = actor
         keys = [*keys_read(actor), *self.action_keys, *self.log_prob_keys]
         if self.metric == "per_dimension":
-            keys += self._gaussian_keys
+            check_gaussian(actor, 'metric="per_dimension"')
+        keys += self._behaviour_keys
         self.in_keys = list(dict.fromkeys(unravel_key(key) for key in keys))
 
     @property
@@ -168,6 +176,15 @@ class ISStalenessFilter(Transform):
     def log_prob_keys(self) -> list[NestedKey]:
         """Where the behaviour policy's log-probability is stored."""
         return self._log_prob_keys or list(self.actor.log_prob_keys)
+
+    @property
+    def _behaviour_keys(self) -> list[NestedKey]:
+        """Where the metric reads the parameters of the behaviour policy's distribution."""
+        if self.metric == "per_dimension":
+            return self._gaussian_keys
+        if isinstance(self.metric, DistributionMetric):
+            return [unravel_key(key) for key in self.actor.dist_params_keys]
+        return []
 
     @torch.no_grad()
     def measure(self, tensordict: TensorDictBase, age: Tensor | None = None) -> TensorDict:
@@ -200,16 +217,15 @@ class ISStalenessFilter(Transform):
             )
         frames = batches.select(*self.in_keys).reshape(-1)
         chunks = [self._measure_chunk(chunk) for chunk in frames.split(self.chunk_size)]
-        log_prob, log_ratio, ratios = map(torch.cat, zip(*chunks, strict=True))
+        log_prob, log_ratio, measured = map(torch.cat, zip(*chunks, strict=True))
         log_ratio = log_ratio.view(batches.shape)
-        of_dimension = ratios if ratios.ndim > 1 else None
         if self.proximal_log_prob_key is not None:
             tensordict.set(
                 self.proximal_log_prob_key, log_prob.view(tensordict.shape), inplace=True
             )
         return make_ledger(
             log_ratio,
-            self._staleness(log_ratio, of_dimension, age),
+            self._staleness(log_ratio, measured, age),
             age,
             drop_factor=self.drop_factor,
             max_importance_ratio=self.max_importance_ratio,
@@ -270,6 +286,12 @@ class ISStalenessFilter(Transform):
                 "or [frames], with at least one frame"
             )
         missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
+        if missing and set(missing) <= set(self._behaviour_keys):
+            raise KeyError(
+                f"{missing} missing, the behaviour policy's parameters, which metric={self.metric!r} "
+                "reads: keep in storage what the actor writes when it collects (keys=), name the keys "
+                'of metric="per_dimension" (loc_key=, scale_key=), or choose a metric of the ratios'
+            )
         if missing:
             raise KeyError(
                 f"{missing} missing of the keys {self.in_keys} that the staleness filter reads to "
@@ -282,9 +304,10 @@ class ISStalenessFilter(Transform):
             check_one_per_frame(self.log_prob_keys[0], log_prob, tensordict.numel())
 
     def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability and log-ratio of each frame, and log-ratios ``[frames, D]`` by dimension.
+        """Log-probability and log-ratio of each frame, and what the metric measures chunk by chunk.
 
-        The last is empty unless ``metric="per_dimension"``.
+        That are the log-ratios ``[frames, D]`` of the action dimensions for ``"per_dimension"``,
+        ``[frames]`` for a :class:`DistributionMetric`, and nothing for others.
         """
         actor, device = self.actor, device_of(self.actor)
         there = frames if device is None else frames.to(device)
@@ -292,32 +315,35 @@ class ISStalenessFilter(Transform):
             dist = actor.get_dist(there.select(*keys_read(actor)))
             current = joint_log_prob(dist, there, self.action_keys)
         behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
-        of_dimension = behaviour.new_empty(0)
+        measured = behaviour.new_empty(0)
         if self.metric == "per_dimension":
             log_ratios = log_ratio_of_dimensions(
                 dist, there, self.action_keys[0], self._gaussian_keys, 'metric="per_dimension"'
             )
-            of_dimension = log_ratios.reshape(len(frames), -1)
+            measured = log_ratios.reshape(len(frames), -1)
+        elif isinstance(self.metric, DistributionMetric):
+            recorded = actor.build_dist_from_params(there.select(*self._behaviour_keys))
+            measured = self.metric(dist, recorded)
+            if not isinstance(measured, Tensor) or measured.shape != (len(frames),):
+                raise _wrong_shape(
+                    self.metric, measured, "two distributions of [frames]", "[frames]"
+                )
         home = frames.get(self.log_prob_keys[0]).device
-        return current.to(home), (current - behaviour).to(home), of_dimension.to(home)
+        return current.to(home), (current - behaviour).to(home), measured.to(home)
 
-    def _staleness(
-        self, log_ratio: Tensor, of_dimension: Tensor | None, age: Tensor | None
-    ) -> Tensor:
+    def _staleness(self, log_ratio: Tensor, measured: Tensor, age: Tensor | None) -> Tensor:
         if self.metric == "age":
             if age is None:
                 raise RuntimeError('metric="age" needs the ages of the batches: pass age=')
             return age.to(log_ratio.dtype)
-        if of_dimension is not None:
-            return per_dimension_deviation(of_dimension.view(*log_ratio.shape, -1))
+        if self.metric == "per_dimension":
+            return per_dimension_deviation(measured.view(*log_ratio.shape, -1))
+        if isinstance(self.metric, DistributionMetric):
+            return measured.view(log_ratio.shape).mean(-1)
         metric = OF_LOG_RATIO[self.metric] if isinstance(self.metric, str) else self.metric
         staleness = metric(log_ratio)
         if not isinstance(staleness, Tensor) or staleness.shape != log_ratio.shape[:1]:
-            found = tuple(staleness.shape) if isinstance(staleness, Tensor) else staleness
-            raise ValueError(
-                f"metric {metric!r} returned {found} for log-ratios {tuple(log_ratio.shape)}: it "
-                "must map [batches, frames] to a tensor [batches]"
-            )
+            raise _wrong_shape(metric, staleness, "log-ratios [batches, frames]", "[batches]")
         return staleness
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
@@ -335,3 +361,11 @@ class ISStalenessFilter(Transform):
             f"{type(self).__name__}(drop_factor={self.drop_factor}, metric={self.metric!r}, "
             f"report_only={self.report_only}, keys={self.in_keys})"
         )
+
+
+def _wrong_shape(metric: object, returned: object, given: str, shape: str) -> ValueError:
+    found = tuple(returned.shape) if isinstance(returned, Tensor) else returned
+    return ValueError(
+        f"metric {metric!r} returned {found}: it must map {given} to a tensor {shape}; one that sees "
+        "distributions, and no log-ratios, is a DistributionMetric"
+    )

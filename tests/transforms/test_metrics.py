@@ -10,9 +10,11 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
 
-from amber_trl.transforms import ISStalenessFilter, Reason
-from tests.transforms.problem import collect, drift, gaussian, set_ratios
+from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.transforms import DistributionMetric, ISStalenessFilter, Reason
+from tests.transforms.problem import ACTORS, collect, drift, gaussian, set_ratios
 
 NAMES = ["mean_abs_deviation", "per_dimension", "kl", "effective_sample_size", "age"]
 
@@ -132,3 +134,51 @@ def test_functions_of_another_shape_are_refused(
 def test_unknown_metrics_are_refused_by_name(actor: Any, metric: Any) -> None:
     with pytest.raises(ValueError, match=r"metric=.*mean_abs_deviation, per_dimension, kl"):
         ISStalenessFilter(actor, metric=metric)
+
+
+@DistributionMetric
+def exact_kl(current: Any, behaviour: Any) -> Tensor:
+    return kl_divergence(behaviour, current)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "categorical", "nested"])
+def test_an_exact_kl_sees_both_distributions_of_each_stored_frame(name: str) -> None:
+    actor = ACTORS[name]().double()
+    staleness = ISStalenessFilter(actor, drop_factor=math.inf, metric=exact_kl, chunk_size=5)
+    replay = MultiBatchReplayBuffer(2, 8, 2, staleness=staleness, keys=staleness.in_keys)
+    for seed in range(2):
+        replay.extend(collect(actor, 8, seed=seed))
+    before = replay.storage[:].clone()
+    assert replay.refresh()["staleness"].tolist() == [0, 0]
+    drift(actor)
+    with torch.no_grad():
+        after = actor.get_dist(before.select(*actor.in_keys[:1]))
+    recorded: Distribution
+    if name == "categorical":
+        recorded = Categorical(logits=before["logits"])
+    else:
+        recorded = Independent(Normal(before["loc"], before["scale"]), 1)
+    by_hand = kl_divergence(recorded, after).view(2, 8).mean(1).flip(0)  # the newest first
+    assert (by_hand > 1e-3).all()
+    torch.testing.assert_close(replay.refresh()["staleness"], by_hand)
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda _, b: kl_divergence(b.base_dist, b.base_dist), lambda *_: 1.0, lambda *_: None]
+)
+def test_a_metric_of_distributions_returns_a_number_per_frame(actor: Any, wrong: Any) -> None:
+    staleness = ISStalenessFilter(actor, metric=DistributionMetric(wrong))
+    with pytest.raises(ValueError, match=r"metric .* returned .*\[frames\]"):
+        staleness.measure(collect(actor, 8))
+
+
+@pytest.mark.parametrize("metric", ["per_dimension", exact_kl])
+def test_the_behaviour_s_parameters_must_be_stored(actor: Any, metric: Any) -> None:
+    staleness = ISStalenessFilter(actor, metric=metric)
+    with pytest.raises(KeyError, match=r"scale.*metric=.*keys="):
+        staleness.measure(collect(actor, 8).exclude("scale"))
+
+
+def test_per_dimension_of_a_categorical_actor_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"per_dimension.*Categorical"):
+        ISStalenessFilter(ACTORS["categorical"](), metric="per_dimension")
