@@ -1,8 +1,12 @@
-"""Checks of arguments that are numbers: one for integers, one for real numbers."""
+"""Checks of arguments: integers, real numbers, and names of classes and functions."""
 
+import difflib
+import importlib
 import math
 import operator
+from collections.abc import Callable
 from numbers import Real
+from typing import Any
 
 
 def check_integer(name: str, value: object, *, low: int = 1) -> int:
@@ -44,3 +48,30 @@ def check_number(
         most = "" if math.isinf(high) else f" and at most {high:g}"
         raise ValueError(f"{name}={value!r} is out of range: give a number {least}{most}")
     return number
+
+
+def import_named(argument: str, name: str) -> Callable[..., Any]:
+    """Import the class or function that ``module:name`` names.
+
+    Importing runs the module's code: a name from a file must be one that the caller names too.
+
+    Raises:
+        ValueError: if the name is not of that form.
+        ModuleNotFoundError: if there is no such module, or it imports one that is missing.
+        ImportError: if the module has no such name.
+        TypeError: if what it names cannot be called.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"{argument}={name!r} is not of the form module:name")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{argument}={name!r}: {error}; is it on PYTHONPATH?") from error
+    if not hasattr(module, attribute):
+        close = difflib.get_close_matches(attribute, dir(module), n=3)
+        has = f"; it has {', '.join(close)}" if close else ""
+        raise ImportError(f"{argument}={name!r}: {module_name} has no {attribute}{has}")
+    if not callable(found := getattr(module, attribute)):
+        raise TypeError(f"{argument}={name!r} is {found!r:.80}: name a class or a function")
+    return found
