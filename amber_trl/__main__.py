@@ -18,8 +18,9 @@ app = SubcommandApp()
 def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
     """Draw the learning curves of training runs, their batches in use and the staleness of these.
 
-    Runs that differ only in their seed are averaged; any other option makes them setups of their own.
-    Unfinished runs are drawn as far as they have come. Needs the ``study`` extra.
+    Runs of any recipe, task and length. Those that differ only in their seed are averaged; any other
+    option makes them setups of their own. Evaluations (``--eval-interval``) are dashed lines with
+    dots. Unfinished runs are drawn as far as they have come. Needs the ``study`` extra.
 
     Args:
         runs: run directories, or folders or zip archives that hold some; at least one.

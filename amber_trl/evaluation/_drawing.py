@@ -1,7 +1,6 @@
 """What the figures share: panels, colours, one legend, and curves with their mean and interval."""
 
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +82,32 @@ def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.ma.masked_invalid(recent).mean(-1).filled(np.nan)
 
 
-def aligned(curves: Iterable[Curve]) -> Curve:
-    """The longest curve's frames, ``[points]``, and all values, ``[curves, points]``, ending in NaN."""
-    frames, values = zip(*curves, strict=True)
-    table = np.array(list(zip_longest(*values, fillvalue=np.nan)))
-    return max(frames, key=len), table.T
+def aligned(curves: Sequence[Curve]) -> Curve:
+    """All frames at which a curve has a point, ``[points]``, and values, ``[curves, points]``.
+
+    Values are NaN where a curve has no point: beyond its end, or if it has other frames.
+    """
+    frames = np.unique(np.concatenate([own for own, _ in curves]))
+    table = np.full((len(curves), len(frames)), np.nan)
+    for row, (own, values) in zip(table, curves, strict=True):
+        row[np.searchsorted(frames, own)] = values
+    return frames, table
 
 
-def draw_curves(axes: Axes, curves: Iterable[Curve], color: Any, name: str) -> None:
-    """Draws each curve thin, and their mean thick with its 95 % bootstrap interval at each point."""
+def draw_curves(
+    axes: Axes, curves: Sequence[Curve], color: Any, name: str, line: str = "-"
+) -> None:
+    """Draws each curve thin, and their mean thick with its 95 % bootstrap interval at each point.
+
+    The format of the ``line`` is matplotlib's.
+    """
     frames, values = aligned(curves)
-    if len(values) > 1:
-        axes.plot(frames, values.T, color=color, linewidth=0.4, alpha=0.5)
+    if len(curves) > 1:
+        for curve in curves:
+            axes.plot(*curve, line, color=color, linewidth=0.4, markersize=1, alpha=0.5)
         axes.fill_between(frames, *_interval(values), color=color, alpha=0.2, linewidth=0)
     mean = np.ma.masked_invalid(values).mean(0).filled(np.nan)
-    axes.plot(frames, mean, color=color, label=name, linewidth=1.3)
+    axes.plot(frames, mean, line, color=color, label=name, linewidth=1.3, markersize=2.5)
 
 
 def _interval(values: NDArray[np.float64]) -> NDArray[np.float64]:

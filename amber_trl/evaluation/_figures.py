@@ -22,8 +22,10 @@ def draw(runs: RunsBySetup, out: Path) -> Iterator[Path]:
     """Writes all figures that the runs allow, and yields their files."""
     with style.context("default", after_reset=True):  # whatever the user's settings are
         yield drawing.save(learning_curves(runs), out / "learning-curves.png")
-        reusing = {name: own for name, own in runs.items() if "staleness_1" in own[0].iterations}
-        if reusing:
+        storing = {
+            name: [r for r in own if "staleness_1" in r.iterations] for name, own in runs.items()
+        }
+        if reusing := {name: own for name, own in storing.items() if own}:
             yield drawing.save(batches_in_use(reusing), out / "batches-in-use.png")
         for name, own in reusing.items():
             words = re.sub(r"[^\w.=-]+", "_", name)
@@ -31,9 +33,12 @@ def draw(runs: RunsBySetup, out: Path) -> Iterator[Path]:
 
 
 def learning_curves(runs: RunsBySetup) -> Figure:
-    """The mean return of the last 100 episodes; see :func:`drawing.draw_curves`."""
+    """The mean return of the last 100 episodes and, dashed with dots, that of evaluations."""
     return _over_training(
-        runs, "return (mean of the last 100 episodes)", lambda run: run.learning_curve
+        runs,
+        "return (mean of the last 100 episodes)",
+        lambda run: run.learning_curve,
+        dots=_evaluations,
     )
 
 
@@ -67,7 +72,7 @@ def staleness_by_age(runs: Sequence[LoggedRun]) -> Figure:
     shades = drawing.shades(len(ages))
     figure, panels = drawing.panels(_tasks(runs))
     for task, axes in panels.items():
-        here = [run.iterations for run in runs if run.config["env_id"] == task]
+        here = [run.iterations for run in runs if run.task == task]
         for age, shade in zip(ages, shades, strict=True):
             column = f"staleness_{age}"
             curves = [(t["frames"], drawing.smooth(t[column])) for t in here if column in t]
@@ -84,17 +89,31 @@ def staleness_by_age(runs: Sequence[LoggedRun]) -> Figure:
 
 
 def _over_training(
-    runs: RunsBySetup, words: str, curve: Callable[[LoggedRun], drawing.Curve]
+    runs: RunsBySetup,
+    words: str,
+    curve: Callable[[LoggedRun], drawing.Curve],
+    dots: Callable[[LoggedRun], drawing.Curve] | None = None,
 ) -> Figure:
     figure, panels = drawing.panels(_tasks(run for own in runs.values() for run in own))
     colors = drawing.colors(list(runs))
     for name, own in runs.items():
         for task, axes in panels.items():
-            if curves := [curve(run) for run in own if run.config["env_id"] == task]:
-                drawing.draw_curves(axes, curves, colors[name], name)
+            here = [run for run in own if run.task == task]
+            if here:
+                drawing.draw_curves(axes, [curve(run) for run in here], colors[name], name)
+            played = [found for run in here if dots and len((found := dots(run))[0])]
+            if played:
+                drawing.draw_curves(axes, played, colors[name], f"{name}, evaluations", "o--")
     drawing.label(figure, words)
     return figure
 
 
+def _evaluations(run: LoggedRun) -> drawing.Curve:
+    frames = run.iterations["frames"]
+    returns = run.iterations.get("eval_return", np.full(len(frames), np.nan))
+    done = np.isfinite(returns)
+    return frames[done], returns[done]
+
+
 def _tasks(runs: Iterable[LoggedRun]) -> list[str]:
-    return sorted({run.config["env_id"] for run in runs})
+    return sorted({run.task for run in runs})

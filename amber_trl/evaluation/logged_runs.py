@@ -17,12 +17,13 @@ from amber_trl.runs.scores import learning_curve
 RunPath = Path | zipfile.Path  # a folder, or one inside a zip archive
 Table = Mapping[str, NDArray[np.float64]]  # columns by name; an empty cell is NaN
 
-NO_SETTINGS = frozenset(
-    {"env_id", "seed"}  # what a figure shows otherwise
-    | {"run_dir", "overwrite", "resume", "checkpoint_interval", "tensorboard", "progress"}
-    | {"collector", "compile", "compiled", "num_threads"}
+INCIDENTAL = frozenset(
+    {"run_dir", "overwrite", "resume", "extend", "checkpoint_interval"}
+    | {"progress", "logger", "tensorboard", "eval_interval", "eval_episodes"}
+    | {"device", "collector", "compile", "compiled", "num_threads", "smoke"}
 )
-"""Fields of ``config.json`` that do not make two runs different setups."""
+"""Fields of ``config.json`` that do not make two runs different setups: where and how a run is made
+and watched. What ``smoke`` changes is in other fields."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ class LoggedRun:
     config: Mapping[str, Any]
     episodes: Table
     iterations: Table
+
+    @property
+    def task(self) -> str:
+        """The configuration's ``env_id``; a recipe may leave it out."""
+        return str(self.config.get("env_id", "unnamed"))
+
+    @property
+    def setup(self) -> str:
+        """The configuration's ``setup``; a recipe may leave it out."""
+        return str(self.config.get("setup", "unnamed"))
 
     @property
     def frames(self) -> int:
@@ -119,13 +130,12 @@ def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
     """
     path = path if isinstance(path, zipfile.Path) else Path(path)
     try:
-        config = json.loads((path / "config.json").read_text())
+        config = dict(json.loads((path / "config.json").read_text()))
         episodes, iterations = (_read_table(path / f"{n}.csv") for n in ("episodes", "iterations"))
-        needed = ({"env_id"}, config), ({"frame", "return"}, episodes), ({"frames"}, iterations)
-        for names, found in needed:
+        for names, found in (({"frame", "return"}, episodes), ({"frames"}, iterations)):
             if missing := names - set(found):
                 raise ValueError(f"there is no {sorted(missing)}")
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be read as a run directory: {error}") from error
     return LoggedRun(path, config, episodes, iterations)
 
@@ -141,9 +151,10 @@ def _read_table(file: RunPath) -> dict[str, NDArray[np.float64]]:
 def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
     """Groups runs that differ only in task and seed, under names that say what differs.
 
-    A name is the option ``setup``, and after it those other options that tell setups apart, as few as
-    possible. Options count as different only if they differ among the runs of one task, so tasks may
-    have options of their own, such as ``total_frames``.
+    A name is the option ``setup``, and after it those other options that tell such setups apart, as
+    few as possible, but for those of :data:`INCIDENTAL`. Options count as different only if they differ
+    among the runs of one task, so tasks may have options of their own, such as ``total_frames``. An
+    option that a run does not have counts as None, and None is not named.
 
     Args:
         runs: of any tasks and recipes.
@@ -158,28 +169,26 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
         >>> list(by_setup([LoggedRun(Path(), config, {}, {}) for config in configs]))
         ['ppo, gamma=0.9', 'ppo, gamma=0.99']
     """
-    by_task = _groups(runs, ["env_id"]).values()
-    chosen = ["setup"]
+    found: dict[str, list[LoggedRun]] = {}
+    for setup in dict.fromkeys(run.setup for run in runs):
+        alike = [run for run in runs if run.setup == setup]
+        differing = _differing(alike)
+        for run in alike:
+            values = ((name, run.config.get(name)) for name in differing)
+            words = (f"{name}={value}" for name, value in values if value is not None)
+            found.setdefault(", ".join([setup, *words]), []).append(run)
+    return found
+
+
+def _differing(runs: Sequence[LoggedRun]) -> list[str]:
+    """The fewest options, in order, that tell setups apart on any one task."""
+
+    def told_apart(names: Sequence[str]) -> int:
+        return len({(run.task, *(str(run.config.get(name)) for name in names)) for run in runs})
+
+    chosen: list[str] = []
     for name in dict.fromkeys(name for run in runs for name in run.config):
         more = [*chosen, name]
-        if name not in NO_SETTINGS and any(
-            len(_groups(own, more)) > len(_groups(own, chosen)) for own in by_task
-        ):
+        if name not in INCIDENTAL | {"env_id", "seed"} and told_apart(more) > told_apart(chosen):
             chosen = more
-    found: dict[str, list[LoggedRun]] = {}
-    for alike in _groups(runs, ["setup"]).values():
-        setup = str(alike[0].config.get("setup", "unnamed"))
-        differing = [name for name in chosen[1:] if len(_groups(alike, [name])) > 1]
-        for values, own in _groups(alike, differing).items():
-            words = (f"{name}={value}" for name, value in zip(differing, values, strict=True))
-            found[", ".join([setup, *words])] = own
-    return found
-
-
-def _groups(
-    runs: Iterable[LoggedRun], options: Sequence[str]
-) -> dict[tuple[str, ...], list[LoggedRun]]:
-    found: dict[tuple[str, ...], list[LoggedRun]] = {}
-    for run in runs:
-        found.setdefault(tuple(str(run.config.get(name)) for name in options), []).append(run)
-    return found
+    return chosen

@@ -14,7 +14,8 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
     """Draws the figures that some training runs allow, finished or not, and of any recipe.
 
     Setups are those of :func:`by_setup`. Thin lines are seeds; thick lines are their mean, with its
-    95 % bootstrap interval at each point. It needs the extra ``study``.
+    95 % bootstrap interval at each point. Dashed lines with dots are evaluations, if the runs have a
+    column ``eval_return``. It needs the extra ``study``.
 
     Args:
         paths: run directories, or folders or zip archives that hold some.

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from amber_trl.evaluation import LoggedRun, find_runs, read_run
-from amber_trl.evaluation.logged_runs import NO_SETTINGS
+from amber_trl.evaluation.logged_runs import INCIDENTAL
 from amber_trl.runs import final_score, speed_score
 from study.references import PAPER_SETTINGS
 from study.setups import Setup, other_defaults
@@ -235,7 +235,7 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
 
 def _settings(run: FinishedRun) -> dict[str, Any]:
     """The configuration without what the setup's name says."""
-    config, hidden = run.logged.config, _SHOWN | NO_SETTINGS
+    config, hidden = run.logged.config, _SHOWN | INCIDENTAL | {"env_id", "seed"}
     settings = {name: value for name, value in config.items() if name not in hidden}
     return settings | {name: other_defaults(config)[name] for name, _ in run.setup.others}
 

@@ -60,8 +60,8 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     (run / "episodes.csv").write_text("frame,length\n")
     with pytest.raises(ValueError, match="'return'"):
         read_run(run)
-    (run / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="env_id"):
+    (run / "config.json").write_text("3")
+    with pytest.raises(ValueError, match=str(run)):
         read_run(run)
 
 
@@ -92,5 +92,27 @@ def test_tasks_may_have_lengths_of_their_own() -> None:
     assert names(*runs) == ["ppo", "amber"] * 2
 
 
-def test_runs_of_other_recipes_have_a_name() -> None:
+def test_an_option_that_is_not_there_is_none_and_none_is_not_named() -> None:
+    plain, off = {"setup": "ppo"}, {"setup": "ppo", "target_kl": None}
+    assert names(plain, off, off | {"target_kl": 0.01}) == ["ppo", "ppo", "ppo, target_kl=0.01"]
+
+
+def test_a_length_names_the_runs_of_its_setup_alone() -> None:
+    short, long = {"total_frames": 10}, {"total_frames": 20}
+    amber = [
+        {"setup": "amber", "env_id": task} | size for task, size in (("a", short), ("b", long))
+    ]
+    ppo = [{"setup": "ppo"} | size for size in (short, long)]
+    expected = ["amber", "amber", "ppo, total_frames=10", "ppo, total_frames=20"]
+    assert names(*amber, *ppo) == expected
+
+
+@pytest.mark.parametrize("option", ["run_dir", "device", "progress", "logger", "eval_interval"])
+def test_where_and_how_a_run_is_made_does_not_name_it(option: str) -> None:
+    assert names({"setup": "ppo", option: 1}, {"setup": "ppo", option: 2}) == ["ppo", "ppo"]
+
+
+def test_runs_of_other_recipes_have_a_name(tmp_path: Path) -> None:
     assert names({"setup": "ppo", "gamma": 0.9}, {"drop_factor": 0.1}) == ["ppo", "unnamed"]
+    (write_run(tmp_path / "run") / "config.json").write_text('{"net": {"width": 8}}')
+    assert read_run(tmp_path / "run").task == "unnamed"
