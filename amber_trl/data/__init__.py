@@ -4,6 +4,7 @@ from amber_trl.data.active_batches import ActiveBatches
 from amber_trl.data.episodic import EpisodicMinibatchSampler
 from amber_trl.data.multi_batch import MultiBatchReplayBuffer
 from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
+from amber_trl.data.stratified import StratifiedMinibatchSampler
 from amber_trl.data.writers import MultiBatchWriter
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "MultiBatchReplayBuffer",
     "MultiBatchSampler",
     "MultiBatchWriter",
+    "StratifiedMinibatchSampler",
 ]

@@ -1,0 +1,135 @@
+"""Minibatches with a fixed share of frames from each batch in use."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from amber_trl._checks import check_number
+from amber_trl.data.active_batches import ActiveBatches
+from amber_trl.data.samplers import MultiBatchSampler
+
+
+class StratifiedMinibatchSampler(MultiBatchSampler):
+    r"""Minibatches in which each batch in use has a fixed share, which may depend on its age.
+
+    With :math:`k` batches in use, of ages :math:`a_1 < \dots < a_k`, a minibatch has
+    :math:`M = M_{PPO} k` rows, as that of :class:`AdaptiveMinibatchSampler`, of which
+
+    .. math:: M \, \nu(a_i) / \sum_j \nu(a_j)
+
+    are of batch :math:`i`, rounded so that they add up to :math:`M`: the largest remainders are
+    rounded up, those of newer batches first. An epoch has :math:`N / M_{PPO}` minibatches, whatever
+    :math:`k` and the shares are. Shares are relative: while fewer batches are stored than shares are
+    given, or some batches are dropped, those of the batches in use count.
+
+    Rows of a batch are drawn without replacement, and all of them are drawn before any is drawn
+    again: with equal shares an epoch is one pass, with others a batch of a large share is passed
+    more than once, and one of a small share not whole.
+
+    Equal shares are the minibatches of DISC, which has :math:`M_{PPO}` frames of the newest batch in
+    each (Han & Sung 2019, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). Shares by age
+    are the weights of GePPO (Queeney et al. 2021,
+    `arXiv 2111.00072 <https://arxiv.org/abs/2111.00072>`_), which multiplies the losses of frames
+    drawn uniformly by them; the expectation is the same.
+
+    Args:
+        frames_per_batch: ``N``, the rows of one batch.
+        shares: ``nu`` of each age, the newest first, at least 0 and above 0 for the newest; or a
+            function of the ages in use, int64 ``[k]``, to their shares ``[k]``. Defaults to equal
+            shares.
+
+    Raises:
+        TypeError: if a share is not a number.
+        ValueError: if a share is out of range; when sampling, if a batch in use is older than
+            there are shares, or the function returns what are not shares.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> sampler = StratifiedMinibatchSampler(8, shares=(3, 2, 1))
+        >>> replay = MultiBatchReplayBuffer(3, 8, minibatch_size=2, sampler=sampler)
+        >>> for iteration in range(3):
+        ...     _ = replay.extend(TensorDict({"iteration": torch.full((8,), iteration)}, [8]))
+        >>> [minibatch["iteration"].tolist() for minibatch in replay][:2]
+        [[2, 2, 2, 1, 1, 0], [2, 2, 2, 1, 1, 0]]
+    """
+
+    def __init__(
+        self,
+        frames_per_batch: int,
+        shares: Sequence[float] | Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(frames_per_batch)
+        self.shares = shares if shares is None or callable(shares) else tuple(shares)
+        if isinstance(self.shares, tuple):
+            for age, share in enumerate(self.shares):  # the newest batch is always in use
+                check_number(f"shares[{age}]", share, above=0 if age == 0 else -1)
+            _check_shares(torch.tensor(self.shares), len(self.shares) or 1)
+
+    def settings(self) -> dict[str, Any]:
+        """Class, ``frames_per_batch`` and shares; of a function its name."""
+        shares: Any = self.shares
+        if callable(shares):
+            shares = getattr(shares, "__qualname__", type(shares).__name__)
+        elif shares is not None:
+            shares = [float(share) for share in shares]
+        return super().settings() | {"shares": shares}
+
+    def draw_epoch(
+        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Each batch's share of each minibatch, newest batch first."""
+        minibatches = self.frames_per_batch // batch_size
+        counts = self._counts(batches.age, self.minibatch_size(batch_size, len(batches.age)))
+        drawn = [
+            _passes(rows, minibatches * count, generator).view(minibatches, count)
+            for rows, count in zip(batches.rows, counts, strict=True)
+        ]
+        return torch.cat(drawn, 1)
+
+    def _counts(self, age: Tensor, size: int) -> list[int]:
+        """Rows of each batch in a minibatch of ``size``, which they add up to."""
+        exact = self._shares_of(age).double()
+        exact = exact / exact.sum() * size
+        counts = exact.floor()
+        left = size - int(counts.sum())
+        counts[(exact - counts).argsort(descending=True, stable=True)[:left]] += 1
+        return counts.long().tolist()
+
+    def _shares_of(self, age: Tensor) -> Tensor:
+        if self.shares is None:
+            return torch.ones(len(age))
+        if isinstance(self.shares, tuple):
+            if int(age[-1]) >= len(self.shares):
+                raise ValueError(
+                    f"shares={list(self.shares)} end at age {len(self.shares) - 1}, and a batch of "
+                    f"age {int(age[-1])} is in use: give as many shares as the buffer keeps batches"
+                )
+            return torch.tensor(self.shares)[age.cpu()]
+        return _check_shares(self.shares(age), len(age)).cpu()
+
+
+def _check_shares(shares: Any, number: int) -> Tensor:
+    """The shares if they are ``number`` numbers of at least 0, not all of them 0."""
+    if (
+        not isinstance(shares, Tensor)
+        or shares.shape != (number,)
+        or not (shares.isfinite() & (shares >= 0)).all()
+        or not shares.sum() > 0
+    ):
+        raise ValueError(
+            f"shares={shares} of {number} ages: give one finite number of at least 0 for each, not "
+            "all of them 0"
+        )
+    return shares
+
+
+def _passes(rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """``count`` of the rows in random order, none of them again before all were drawn."""
+    passes = [
+        rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
+        for _ in range(-(-count // len(rows)))
+    ]
+    return torch.cat([rows[:0], *passes])[:count]
