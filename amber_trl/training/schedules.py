@@ -38,12 +38,13 @@ class LinearSchedule:
         total_frames: frames after which everything is 0, at least 1.
         optimizer: whose learning rates are annealed; ``None`` leaves them alone.
         loss: whose clip range is annealed; ``None`` for a loss without one, such as ``A2CLoss``.
-        staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped.
+        staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped, or a
+            controller chooses the drop factor.
         extends: whether it may load the state of a schedule over fewer frames. It then follows its
             own line from there on, so what had come down to 0 goes up again.
 
     Raises:
-        ValueError: if ``total_frames`` is below 1.
+        ValueError: if ``total_frames`` is below 1, or ``staleness`` has a controller.
         TypeError: if it is not an integer, or ``loss`` has no clip range.
 
     Examples:
@@ -70,6 +71,11 @@ class LinearSchedule:
         self.total_frames = check_integer("total_frames", total_frames)
         self._optimizer, self._loss, self._staleness = optimizer, loss, staleness
         self._clip_names = () if loss is None else _clip_buffers(loss)
+        if staleness is not None and staleness.controller is not None:
+            raise ValueError(
+                f"staleness with {staleness.controller}, which chooses its drop factor at every "
+                "measurement: leave staleness out of the schedule"
+            )
         self._extends = extends
         self._frames: int | None = None
         self._initial = self._read()

@@ -21,13 +21,18 @@ from amber_trl._actors import (
     sum_of_heads,
 )
 from amber_trl._checks import check_integer, check_number
-from amber_trl.functional import check_drop_factor, per_dimension_deviation
+from amber_trl.functional import (
+    check_drop_factor,
+    effective_sample_size,
+    per_dimension_deviation,
+)
 from amber_trl.transforms._metrics import (
     OF_LOG_RATIO,
     DistributionMetric,
     StalenessMetric,
     check_metric,
 )
+from amber_trl.transforms.controller import DropFactorController
 from amber_trl.transforms.ledger import make_ledger
 
 
@@ -61,7 +66,8 @@ class ISStalenessFilter(Transform):
         actor: a TorchRL actor with ``get_dist`` (a ``ProbabilisticActor``, or any
             ``ProbabilisticTensorDictSequential``), whose distribution has ``log_prob``;
             continuous, discrete or composite.
-        drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch. A property, to anneal.
+        drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch. A property, to anneal. Or
+            a :class:`DropFactorController`, which chooses it anew at every measurement.
 
     Keyword Args:
         metric: ``"mean_abs_deviation"`` (``R' - 1``), ``"per_dimension"`` (the same averaged over
@@ -104,7 +110,7 @@ class ISStalenessFilter(Transform):
     def __init__(
         self,
         actor: ProbabilisticTensorDictSequential,
-        drop_factor: float = 0.25,
+        drop_factor: float | DropFactorController = 0.25,
         *,
         metric: StalenessMetric = "mean_abs_deviation",
         report_only: bool = False,
@@ -125,7 +131,13 @@ class ISStalenessFilter(Transform):
             "max_importance_ratio", max_importance_ratio, above=0
         )
         self.chunk_size = check_integer("chunk_size", chunk_size)
-        self.drop_factor = drop_factor
+        self.controller = drop_factor if isinstance(drop_factor, DropFactorController) else None
+        """What chooses the drop factor; None where it is a number."""
+        self._drop_factor = (
+            drop_factor.max_drop_factor
+            if isinstance(drop_factor, DropFactorController)
+            else check_drop_factor(drop_factor)
+        )
         self._action_keys = None if action_key is None else [unravel_key(action_key)]
         self._log_prob_keys = None if log_prob_key is None else [unravel_key(log_prob_key)]
         self._gaussian_keys = [unravel_key(loc_key), unravel_key(scale_key)]
@@ -133,11 +145,16 @@ class ISStalenessFilter(Transform):
 
     @property
     def drop_factor(self) -> float:
-        """``eps_b`` in ``[0, inf]``."""
+        """``eps_b`` in ``[0, inf]``; with a controller what it chose last, at first its bound."""
         return self._drop_factor
 
     @drop_factor.setter
     def drop_factor(self, value: float) -> None:
+        if self.controller is not None:
+            raise ValueError(
+                f"drop_factor={value} for a filter whose drop factor {self.controller} chooses: "
+                "build the filter with a number, or leave it to the controller"
+            )
         self._drop_factor = check_drop_factor(value)
 
     @property
@@ -223,9 +240,12 @@ class ISStalenessFilter(Transform):
             tensordict.set(
                 self.proximal_log_prob_key, log_prob.view(tensordict.shape), inplace=True
             )
+        staleness = self._staleness(log_ratio, measured, age)
+        if self.controller is not None:
+            self._drop_factor = self.controller(staleness, effective_sample_size(log_ratio), age)
         return make_ledger(
             log_ratio,
-            self._staleness(log_ratio, measured, age),
+            staleness,
             age,
             drop_factor=self.drop_factor,
             max_importance_ratio=self.max_importance_ratio,

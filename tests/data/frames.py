@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.modules import IndependentNormal, ProbabilisticActor
 
 from amber_trl.data import MultiBatchReplayBuffer
-from amber_trl.transforms import ISStalenessFilter
+from amber_trl.transforms import DropFactorController, ISStalenessFilter
 
 L, N, M = 3, 8, 2
 
@@ -66,7 +66,9 @@ class _UnitScale(torch.nn.Module):
         return loc, torch.ones_like(loc)
 
 
-def make_filter(drop_factor: float = 0.25, **kwargs: Any) -> ISStalenessFilter:
+def make_filter(
+    drop_factor: float | DropFactorController = 0.25, **kwargs: Any
+) -> ISStalenessFilter:
     return ISStalenessFilter(make_actor(), drop_factor, **kwargs)
 
 

@@ -17,7 +17,7 @@ def _optimizer(**options: Any) -> torch.optim.Optimizer:
 
 
 def _filter(drop_factor: float) -> Any:
-    return SimpleNamespace(drop_factor=drop_factor)
+    return SimpleNamespace(drop_factor=drop_factor, controller=None)
 
 
 def test_everything_is_annealed_in_place() -> None:

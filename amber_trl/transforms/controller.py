@@ -1,0 +1,93 @@
+"""A drop factor that follows the staleness of the stored batches."""
+
+import torch
+from torch import Tensor
+
+from amber_trl._checks import check_integer, check_number
+
+
+class DropFactorController:
+    r"""Chooses the drop factor so that a wanted amount of stored data is in use.
+
+    Let :math:`d_{(1)} \le d_{(2)} \le \dots` be the measured staleness of the stored batches, the
+    newest first, which is always in use, and then the others in ascending order. The drop factor is
+
+    .. math:: \epsilon_b = \min\left(\epsilon_{max},\, d_{(k)}\right), \qquad
+        k = \min\Big\{ j : \sum_{i \le j} w_{(i)} \ge W \Big\}
+
+    with :math:`w = 1` and :math:`W` the wanted number of batches, or with :math:`w` the effective
+    share of a batch's frames, Kish's :math:`ESS / N`, and :math:`W` the wanted effective sample size
+    in batches. (The sum of them is an upper bound of that of all frames in use together.) So the
+    :math:`k` batches closest to the current actor are in use, or fewer where one of them is beyond
+    the bound :math:`\epsilon_{max}`. With fewer batches stored than wanted, all within the bound are.
+
+    AMBER's own drop factor is a fixed number that is annealed. Where actions have many dimensions it
+    leaves hardly any old batch in use. Here the amount is fixed instead, and the drop factor is
+    whatever gives it: the bound says how much bias is accepted for that. It is in units of the
+    filter's metric.
+
+    It is a function of one measurement and keeps no state, so nothing of it needs saving. It
+    contradicts a schedule of the drop factor: :class:`~amber_trl.training.LinearSchedule` raises
+    if it is given a filter with one.
+
+    Args:
+        batches: batches that are to be in use, the newest included.
+
+    Keyword Args:
+        ess: instead, the effective sample size that is to be in use, in batches; above 0.
+        max_drop_factor: the bound, at least 0 and finite.
+
+    Raises:
+        TypeError: if not exactly one of ``batches`` and ``ess`` is given, or one is not a number.
+        ValueError: if a number is out of range.
+
+    Examples:
+        >>> staleness, ess = torch.tensor([0.01, 0.5, 0.3, 0.4]), torch.tensor([1.0, 0.5, 0.8, 0.6])
+        >>> age = torch.arange(4)
+        >>> round(DropFactorController(3)(staleness, ess, age), 2)  # the newest, then 0.3 and 0.4
+        0.4
+        >>> round(DropFactorController(ess=1.5)(staleness, ess, age), 2)
+        0.3
+        >>> DropFactorController(3, max_drop_factor=0.35)(staleness, ess, age)
+        0.35
+    """
+
+    def __init__(
+        self, batches: int | None = None, *, ess: float | None = None, max_drop_factor: float = 1.0
+    ) -> None:
+        if (batches is None) == (ess is None):
+            raise TypeError(f"batches={batches} and ess={ess}: give one of the two")
+        self.batches = None if batches is None else check_integer("batches", batches)
+        self.ess = None if ess is None else check_number("ess", ess, above=0)
+        self._wanted: float = self.batches or self.ess or 0.0
+        self.max_drop_factor = check_number("max_drop_factor", max_drop_factor)
+        if self.max_drop_factor == float("inf"):
+            raise ValueError("max_drop_factor=inf: give a finite bound, as inf keeps every batch")
+
+    def __call__(self, staleness: Tensor, ess: Tensor, age: Tensor | None = None) -> float:
+        """The drop factor for these batches.
+
+        Args:
+            staleness: ``d`` of each batch, ``[batches]``; one that is not finite is never used.
+            ess: effective share of its frames, ``[batches]``.
+            age: of each batch, 0 the newest, ``[batches]``; None where no batch is the newest.
+
+        Returns:
+            The drop factor, at most ``max_drop_factor``; 0 if the newest batch alone is enough.
+        """
+        usable = staleness.isfinite()
+        distance = torch.where(usable, staleness, torch.inf)
+        if age is not None:
+            distance[age == 0] = 0.0
+            usable = usable | (age == 0)
+        amount = torch.ones_like(distance) if self.ess is None else ess.nan_to_num(0.0)
+        order = distance.argsort(stable=True)
+        in_use = torch.where(usable, amount, 0.0)[order].cumsum(0)
+        enough = (in_use >= self._wanted).nonzero()
+        if not len(enough):
+            return self.max_drop_factor
+        return min(self.max_drop_factor, float(distance[order][int(enough[0])]))
+
+    def __repr__(self) -> str:
+        wanted = f"{self.batches}" if self.ess is None else f"ess={self.ess}"
+        return f"{type(self).__name__}({wanted}, max_drop_factor={self.max_drop_factor})"
