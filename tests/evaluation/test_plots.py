@@ -171,7 +171,7 @@ def test_the_command_draws_any_sweep_length_and_recipe_side_by_side(
     swept = ["ppo, gamma=0.9", "ppo, gamma=0.99"]
     assert [line.get_label() for line in hopper.get_lines()] == ["a2c", *swept, "reinforce"]
     assert [line.get_label() for line in swimmer.get_lines()] == swept
-    assert [axes.get_lines()[-1].get_xdata()[-1] for axes in (hopper, swimmer)] == [8, 4]
+    assert [axes.get_lines()[0].get_xdata()[-1] for axes in (hopper, swimmer)] == [8, 4]
 
 
 def test_colours_can_be_told_apart() -> None:
