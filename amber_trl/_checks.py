@@ -51,15 +51,24 @@ def check_number(
 
 
 def import_named(argument: str, name: str) -> Callable[..., Any]:
-    """Import the class or function that ``module:name`` names.
+    """Import the class or function that ``module:name`` names, as an option may.
 
     Importing runs the module's code: a name from a file must be one that the caller names too.
+
+    Args:
+        argument: the argument or option, for errors.
+        name: what to import.
 
     Raises:
         ValueError: if the name is not of that form.
         ModuleNotFoundError: if there is no such module, or it imports one that is missing.
         ImportError: if the module has no such name.
         TypeError: if what it names cannot be called.
+
+    Examples:
+        >>> from amber_trl.runs import import_named
+        >>> import_named("sampler", "amber_trl.data:AdaptiveMinibatchSampler")(8).frames_per_batch
+        8
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:

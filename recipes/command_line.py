@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 import tyro
 
 from amber_trl.checkpoints import list_checkpoints
-from amber_trl.runs import RunDirectory, read_config
+from amber_trl.runs import RunDirectory, import_named, read_config
+from amber_trl.transforms import MetricName, StalenessMetric
 
 C = TypeVar("C")
 
@@ -115,6 +116,21 @@ def check_same(given: Any, saved: Any) -> None:
                 f"{field.name}={value!r} contradicts {field.name}={ours!r} of the run in "
                 f"{str(saved.run_dir)!r}: leave it out, since a resumed run keeps its options"
             )
+
+
+def metric_of(name: str) -> StalenessMetric:
+    """The staleness metric of this name, or what ``module:name`` names.
+
+    Raises:
+        ValueError: if there is none of this name.
+        ImportError, TypeError: as ``amber_trl.runs.import_named`` does.
+    """
+    if ":" in name:
+        return import_named("staleness_metric", name)
+    if name not in get_args(MetricName):
+        names = list(get_args(MetricName))
+        raise ValueError(f"staleness_metric={name!r}: choose one of {names}, or module:function")
+    return cast("MetricName", name)
 
 
 def conclude(summary: Mapping[str, Any], run_dir: Path) -> int:

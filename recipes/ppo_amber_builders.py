@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import torch
+from command_line import metric_of
 from ppo_amber_config import EffectiveConfig
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -19,10 +20,12 @@ from amber_trl.data import (
     AdaptiveMinibatchSampler,
     EpisodicMinibatchSampler,
     MultiBatchReplayBuffer,
+    MultiBatchSampler,
 )
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 from amber_trl.objectives import AmberPPOLoss
+from amber_trl.runs import import_named
 from amber_trl.transforms import ISStalenessFilter
 
 _COMPILE_ACTOR_FROM_STEPS = 500_000
@@ -55,22 +58,39 @@ def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiB
     staleness = ISStalenessFilter(
         actor,
         drop_factor=math.inf if config.drop_factor is None else config.drop_factor,
-        metric=config.staleness_metric,
+        metric=metric_of(config.staleness_metric),
         report_only=config.setup != "amber",
     )
-    frames = config.frames_per_batch
-    if config.minibatches == "episodic":
-        sampler = EpisodicMinibatchSampler(frames, frames // config.num_envs)
-    else:
-        sampler = AdaptiveMinibatchSampler(frames, scale_minibatch=config.scale_minibatch)
     return MultiBatchReplayBuffer(
         config.num_batches,
-        frames,
+        config.frames_per_batch,
         config.minibatch_size,
         staleness=staleness,
-        sampler=sampler,
+        sampler=build_sampler(config),
         keys=[*staleness.in_keys, "advantage", "value_target"],
     )
+
+
+def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
+    """What draws minibatches: the sampler that was named, or one of the library's."""
+    frames = config.frames_per_batch
+    if config.sampler is not None:
+        sampler = import_named("sampler", config.sampler)(frames)
+        if not isinstance(sampler, MultiBatchSampler):
+            raise TypeError(
+                f"sampler={config.sampler!r} made a {type(sampler).__name__}: name what makes an "
+                "amber_trl.data.MultiBatchSampler"
+            )
+        return sampler
+    if config.minibatches == "episodic":
+        return EpisodicMinibatchSampler(frames, frames // config.num_envs)
+    return AdaptiveMinibatchSampler(frames, scale_minibatch=config.scale_minibatch)
+
+
+def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
+    """Builds networks and replay and lets them go: what cannot be is said before a run is made."""
+    with torch.random.fork_rng():
+        build_replay(config, build_networks(config, env)[0])
 
 
 def build_loss(

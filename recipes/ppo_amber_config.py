@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from command_line import continued_config
+from command_line import continued_config, metric_of
 from ranges import Range, check_fields
 
-from amber_trl.transforms import MetricName
+from amber_trl.runs import import_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,9 @@ class Config:
     """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8)."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
     """Staleness beyond which a batch is not used, in [0, inf], annealed to 0 (amber: 0.25)."""
-    staleness_metric: MetricName = "mean_abs_deviation"
-    """How a batch's staleness is measured; the default is the paper's R' - 1."""
+    staleness_metric: str = "mean_abs_deviation"
+    """How a batch's staleness is measured: mean_abs_deviation (the paper's R' - 1), per_dimension, kl,
+    effective_sample_size, age, or module:function, a function of log-ratios or a DistributionMetric."""
     epochs: Annotated[int | None, Range(1)] = None
     """Passes over the batches in use, per iteration (10; smoke: 2)."""
     target_kl: Annotated[float | None, Range(0, above=True)] = None
@@ -86,6 +87,9 @@ class Config:
     """Let the minibatch grow with the batches in use; else the number of updates grows."""
     minibatches: Literal["uniform", "episodic"] = "uniform"
     """Frames of a minibatch: drawn uniformly, or one contiguous run of one environment."""
+    sampler: str | None = None
+    """module:Class (or function) that makes, of frames_per_batch, the MultiBatchSampler to draw
+    minibatches by (None: by minibatches)."""
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
     """Adam's step size, annealed to 0."""
     clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
@@ -188,6 +192,15 @@ def _check_combinations(config: EffectiveConfig) -> None:
                 f"{name}={getattr(config, name)} with setup='ppo', which keeps 1 batch and scales "
                 "nothing: leave it out, or choose the setup mber or amber"
             )
+    metric_of(config.staleness_metric)
+    if config.sampler is not None:
+        import_named("sampler", config.sampler)
+        for name, value in (("minibatches", "uniform"), ("scale_minibatch", True)):
+            if getattr(config, name) != value:
+                raise ValueError(
+                    f"sampler={config.sampler!r} with {name}={getattr(config, name)!r}, which is an "
+                    "option of the recipe's own samplers: leave out one of the two"
+                )
     if config.minibatches == "episodic":
         each = config.frames_per_batch // config.num_envs
         if not config.scale_minibatch or config.minibatch_size * config.num_batches > each:

@@ -32,11 +32,11 @@ from ppo_amber_builders import (
     build_loss,
     build_networks,
     build_replay,
+    check_parts,
     for_learning,
 )
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDict
-from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 from tqdm import tqdm
@@ -67,11 +67,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     np.random.seed(config.seed)  # noqa: NPY002  (for environments that use it)
     torch.manual_seed(config.seed)
     env = build_env(config)
-    if config.staleness_metric == "per_dimension" and isinstance(env.action_spec, Categorical):
-        raise ValueError(
-            f"staleness_metric='per_dimension' with env_id={config.env_id!r}, whose actions are "
-            "discrete: choose another metric"
-        )
+    check_parts(config, env)
     new = config.resume is None and config.extend is None
     choice = config.compile if new else "on" if config.compiled else "off"
     compiled = should_compile(choice, total_frames=config.total_frames, device=config.device)

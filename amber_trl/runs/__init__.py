@@ -1,5 +1,6 @@
 """A training run: its directory, episodes, scores and policies, and the class that runs it."""
 
+from amber_trl._checks import import_named
 from amber_trl.runs.interrupts import StopOnInterrupt
 from amber_trl.runs.policies import Policy, find_policy, load_policy
 from amber_trl.runs.run_directory import RunDirectory, read_config
@@ -13,6 +14,7 @@ __all__ = [
     "TrainingRun",
     "final_score",
     "find_policy",
+    "import_named",
     "learning_curve",
     "load_policy",
     "read_config",

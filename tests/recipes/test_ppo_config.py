@@ -71,6 +71,14 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
             {"minibatches": "episodic", "num_batches": 2, "scale_minibatch": False},
             r"minibatches='episodic' .*scale_minibatch=False",
         ),
+        (
+            {"sampler": "amber_trl.data:EpisodicMinibatchSampler", "minibatches": "episodic"},
+            r"sampler='amber_trl.data:Epi.* with minibatches='episodic'",
+        ),
+        (
+            {"sampler": "amber_trl.data:EpisodicMinibatchSampler", "scale_minibatch": False},
+            r"sampler='amber_trl.data:Epi.* with scale_minibatch=False",
+        ),
         ({"setup": "sac"}, r"setup='sac': choose one of \['ppo', 'mber', 'amber'\]"),
         ({"staleness_metric": "size"}, r"staleness_metric='size': choose one of"),
     ],
@@ -136,7 +144,11 @@ def test_help_explains_each_field(
         (["--env-id", "Pendulum-v9"], "Pendulum-v1"),
         (["--env-id", "Blackjack-v1"], "observation space"),
         (["--device", "cuda:99"], "cuda:99"),
-        (["--env-id", "CartPole-v1", "--staleness-metric", "per_dimension"], "discrete"),
+        (["--env-id", "CartPole-v1", "--staleness-metric", "per_dimension"], "Gaussian"),
+        (["--sampler", "no_such_module:Sampler"], "sampler='no_such_module:Sampler'"),
+        (["--sampler", "amber_trl.data:AdaptiveSampler"], "it has AdaptiveMinibatchSampler"),
+        (["--sampler", "fractions:Fraction", "--smoke"], "sampler='fractions:Fraction' made a"),
+        (["--staleness-metric", "math:pi"], "staleness_metric='math:pi'"),
     ],
 )
 def test_the_command_line_says_what_is_wrong_and_leaves_nothing(
