@@ -16,11 +16,13 @@ __all__ = [
     "average_importance_ratio",
     "check_drop_factor",
     "effective_sample_size",
+    "gae_v",
     "is_stale",
     "kl_estimate",
     "linear_anneal",
     "mean_abs_deviation",
     "per_dimension_deviation",
+    "vtrace",
 ]
 
 
@@ -246,6 +248,112 @@ def linear_anneal(initial: float, frames: int, total_frames: int) -> float:
     return initial * max(0.0, 1 - frames / total_frames)
 
 
+def gae_v(
+    gamma: float,
+    lmbda: float,
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor,
+    log_ratio: Tensor,
+) -> tuple[Tensor, Tensor]:
+    r"""DISC's GAE-V: generalised advantages whose traces are cut where actions became unlikely.
+
+    .. math::
+
+        \hat A_t = \sum_{l \ge 0} (\gamma \lambda)^l \Big(\prod_{i=1}^{l} c_{t+i}\Big)
+        \delta_{t+l}, \qquad \hat V_t = V(s_t) + c_t \hat A_t, \qquad c_t = \min(1, e^{x_t})
+
+    with the log-ratios :math:`x_t` and :math:`\delta_t = r_t + \gamma V(s_{t+1}) - V(s_t)` (Han &
+    Sung 2019, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_; ``GAE_V`` in the authors'
+    code, `github.com/seungyulhan/disc <https://github.com/seungyulhan/disc>`_). Where every ratio
+    is 1 or more it is GAE with its TD(lambda) targets. The sum ends with its episode, and with the
+    last frame given; the value beyond counts unless the episode terminated.
+
+    Args:
+        gamma: discount.
+        lmbda: GAE's lambda.
+        value: ``V(s_t)``, floating ``[..., T]``, time last, like all that follow.
+        next_value: value of the state that the frame led to.
+        reward: reward of the frame.
+        done: boolean, whether the episode ended with the frame, for whatever reason.
+        terminated: boolean, whether nothing can be earned beyond it.
+        log_ratio: log-ratios, in nats.
+
+    Returns:
+        Advantages and value targets, each ``[..., T]``.
+
+    Raises:
+        ValueError: if shapes differ.
+
+    Examples:
+        >>> one, no = torch.ones(2), torch.zeros(2, dtype=torch.bool)
+        >>> log_ratio = torch.tensor([0.5, 0.5]).log()
+        >>> gae_v(1.0, 1.0, 0 * one, 0 * one, one, no, no, log_ratio)
+        (tensor([1.5000, 1.0000]), tensor([0.7500, 0.5000]))
+    """
+    shapes = {tensor.shape for tensor in (value, next_value, reward, done, terminated, log_ratio)}
+    if len(shapes) > 1 or not value.ndim:
+        raise ValueError(
+            "value, next_value, reward, done, terminated and log_ratio of shapes "
+            f"{sorted(map(tuple, shapes))}: give all of one shape [..., time]"
+        )
+    trace = log_ratio.exp().clamp(max=1)  # c_t
+    delta = reward + gamma * ~terminated * next_value - value
+    # A_t = delta_t + gamma lambda c_{t+1} A_{t+1}
+    advantage = _accumulate(delta, gamma * lmbda * ~done * trace.roll(-1, -1))
+    return advantage, value + trace * advantage
+
+
+def vtrace(
+    gamma: float,
+    lmbda: float,
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor,
+    log_ratio: Tensor,
+) -> tuple[Tensor, Tensor]:
+    r"""V-trace targets, and the advantages that go with them.
+
+    .. math::
+
+        v_t = V(s_t) + \sum_{l \ge 0} (\gamma \lambda)^l \Big(\prod_{i=0}^{l} c_{t+i}\Big)
+        \delta_{t+l}, \qquad \hat A_t = r_t + \gamma v_{t+1} - V(s_t)
+
+    in the notation of :func:`gae_v`, whose value targets are the same (IMPALA, Espeholt et al.
+    2018, `arXiv 1802.01561 <https://arxiv.org/abs/1802.01561>`_, equation 1 with both truncation
+    levels 1 and the lambda of its remark 2; the paper's main form has 1). With a lambda of 1 the
+    advantages are those of GAE-V too, and where every ratio is 1 or more those of GAE.
+
+    The paper's policy gradient weights :math:`\hat A_t` by :math:`c_t`. Here the weight is left out,
+    because a loss with an importance ratio brings its own. TorchRL's ``vtrace_advantage_estimate``
+    returns the product; its ``VTrace`` takes the current log-probability of newly drawn actions.
+
+    Args:
+        gamma, lmbda, value, next_value, reward, done, terminated, log_ratio: as for :func:`gae_v`.
+
+    Returns:
+        Advantages and value targets, each ``[..., T]``.
+
+    Raises:
+        ValueError: if shapes differ.
+
+    Examples:
+        >>> one, no = torch.ones(2), torch.zeros(2, dtype=torch.bool)
+        >>> log_ratio = torch.tensor([0.5, 0.5]).log()
+        >>> vtrace(1.0, 0.5, 0 * one, 0 * one, one, no, no, log_ratio)
+        (tensor([1.5000, 1.0000]), tensor([0.6250, 0.5000]))
+    """
+    _, target = gae_v(gamma, lmbda, value, next_value, reward, done, terminated, log_ratio)
+    later = (target - value).roll(-1, -1)  # v_{t+1} - V(s_{t+1})
+    later[..., -1] = 0
+    delta = reward + gamma * ~terminated * next_value - value
+    return delta + gamma * ~done * later, target
+
+
 def _check_log_ratio(log_ratio: Tensor, dim: int) -> None:
     if not log_ratio.is_floating_point():
         raise ValueError(f"log_ratio of dtype {log_ratio.dtype}: give a floating tensor")
@@ -254,3 +362,14 @@ def _check_log_ratio(log_ratio: Tensor, dim: int) -> None:
             f"log_ratio of shape {tuple(log_ratio.shape)} has no frames in dim={dim}: "
             "give at least one"
         )
+
+
+def _accumulate(term: Tensor, factor: Tensor) -> Tensor:
+    """``x_t = term_t + factor_t x_{t+1}`` along the last dimension, 0 beyond its end."""
+    later = torch.zeros_like(term[..., 0])
+    backwards = []
+    times = zip(term.movedim(-1, 0).contiguous(), factor.movedim(-1, 0).contiguous(), strict=True)
+    for now, weight in reversed([*times]):
+        later = torch.addcmul(now, weight, later)
+        backwards.append(later)
+    return torch.stack(backwards[::-1], -1)

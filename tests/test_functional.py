@@ -12,16 +12,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torchrl.objectives.value.functional import (
+    generalized_advantage_estimate,
+    vtrace_advantage_estimate,
+)
 
 from amber_trl.functional import (
     average_importance_ratio,
     check_drop_factor,
     effective_sample_size,
+    gae_v,
     is_stale,
     kl_estimate,
     linear_anneal,
     mean_abs_deviation,
     per_dimension_deviation,
+    vtrace,
 )
 
 OF_FRAMES = [average_importance_ratio, mean_abs_deviation, kl_estimate, effective_sample_size]
@@ -302,3 +308,43 @@ def test_anneal_refuses_what_is_out_of_range() -> None:
             linear_anneal(1.0, frames, 10)
     with pytest.raises(ValueError, match="total_frames=nan"):
         linear_anneal(1.0, 0, nan)
+
+
+def _trajectories() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Value, next value, reward, done and terminated of five trajectories of 40 frames."""
+    torch.manual_seed(0)
+    done = torch.rand(5, 40) < 0.2
+    terminated = done & (torch.rand(5, 40) < 0.5)
+    value, beyond, reward = torch.randn(3, 5, 40, dtype=torch.float64)
+    following = torch.cat([value[:, 1:], beyond[:, :1]], 1)
+    return value, torch.where(done, beyond, following), reward, done, terminated
+
+
+def test_without_low_ratios_gae_v_is_gae_and_vtrace_has_its_targets() -> None:
+    frames = _trajectories()
+    expected = generalized_advantage_estimate(0.9, 0.8, *(x[..., None] for x in frames))
+    advantage, target = (column.squeeze(-1) for column in expected)
+    log_ratio = torch.rand(5, 40, dtype=torch.float64) * 1000  # and none above 1 counts for more
+    found = gae_v(0.9, 0.8, *frames, log_ratio)
+    torch.testing.assert_close(found, (advantage, target))
+    torch.testing.assert_close(vtrace(0.9, 0.8, *frames, log_ratio)[1], target)
+    torch.testing.assert_close(
+        vtrace(0.9, 1.0, *frames, log_ratio), gae_v(0.9, 1.0, *frames, log_ratio)
+    )
+
+
+def test_vtrace_is_torchrls_but_for_the_weight_of_the_first_action() -> None:
+    frames = _trajectories()
+    log_ratio = torch.randn(5, 40, dtype=torch.float64)
+    weighted, target = vtrace_advantage_estimate(
+        0.9, log_ratio[..., None], torch.zeros(5, 40, 1), *(x[..., None] for x in frames)
+    )
+    found = vtrace(0.9, 1.0, *frames, log_ratio)
+    torch.testing.assert_close(found[0] * log_ratio.exp().clamp(max=1), weighted.squeeze(-1))
+    torch.testing.assert_close(found[1], target.squeeze(-1))
+
+
+def test_advantages_of_different_shapes_are_refused() -> None:
+    frames = _trajectories()
+    with pytest.raises(ValueError, match="log_ratio"):
+        gae_v(0.9, 0.8, *frames, torch.zeros(5, 1))

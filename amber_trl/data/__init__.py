@@ -1,6 +1,7 @@
 """Replay of whole on-policy batches."""
 
 from amber_trl.data.active_batches import ActiveBatches
+from amber_trl.data.advantages import RecomputedAdvantages
 from amber_trl.data.episodic import EpisodicMinibatchSampler
 from amber_trl.data.multi_batch import MultiBatchReplayBuffer
 from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
@@ -14,5 +15,6 @@ __all__ = [
     "MultiBatchReplayBuffer",
     "MultiBatchSampler",
     "MultiBatchWriter",
+    "RecomputedAdvantages",
     "StratifiedMinibatchSampler",
 ]

@@ -10,6 +10,7 @@ from torchrl.data import LazyTensorStorage, Storage
 from torchrl.data.replay_buffers.samplers import Sampler
 
 from amber_trl._checks import check_integer
+from amber_trl.data.advantages import RecomputedAdvantages
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.transforms.staleness import ISStalenessFilter
 
@@ -45,6 +46,28 @@ def refuse_filter(transform: Any) -> None:
             "ISStalenessFilter given as a transform, where it would see minibatches only: give it "
             "to MultiBatchReplayBuffer as staleness="
         )
+
+
+def check_advantages(
+    advantages: RecomputedAdvantages | None, staleness: ISStalenessFilter | None
+) -> RecomputedAdvantages | None:
+    """Return what recomputes advantages if the filter gives it what it needs, raise if not."""
+    if advantages is None:
+        return None
+    if not isinstance(advantages, RecomputedAdvantages):
+        raise TypeError(f"advantages={advantages!r}: give a RecomputedAdvantages")
+    if staleness is None:
+        raise ValueError(
+            "advantages= without staleness=, although refresh() recomputes them: give the buffer an "
+            "ISStalenessFilter too, with report_only=True to drop nothing"
+        )
+    key = advantages.proximal_log_prob_key
+    if advantages.reads_ratios and staleness.proximal_log_prob_key != key:
+        raise ValueError(
+            f"advantages= reads {key!r}, and the filter has proximal_log_prob_key="
+            f"{staleness.proximal_log_prob_key!r}: give both the same key"
+        )
+    return advantages
 
 
 def make_storage(storage: Storage | Callable[[], Storage] | None, rows: int) -> Storage:

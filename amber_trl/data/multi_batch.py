@@ -17,6 +17,7 @@ from torchrl.envs import Transform
 from amber_trl._actors import sum_of_heads
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import (
+    check_advantages,
     check_batch,
     check_divides,
     check_finite_frames,
@@ -29,6 +30,7 @@ from amber_trl.data._checks import (
     refuse_filter,
     select_keys,
 )
+from amber_trl.data.advantages import RecomputedAdvantages
 from amber_trl.data.samplers import AdaptiveMinibatchSampler, MultiBatchSampler
 from amber_trl.data.writers import MultiBatchWriter
 from amber_trl.transforms.staleness import ISStalenessFilter
@@ -61,6 +63,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     Keyword Args:
         staleness: the filter that :meth:`refresh` asks. Held, not part of the buffer's state.
+        advantages: computes advantages and value targets of the batches in use again, at every
+            :meth:`refresh`, where new batches need none. Held likewise. By default they stay as
+            they were stored.
         keys: the keys to keep of the batches given. Defaults to all that came with the first.
         storage: an empty tensor storage (or a function that makes one) of ``max_size`` ``L * N``.
             Defaults to ``LazyTensorStorage``.
@@ -98,6 +103,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         minibatch_size: int,
         *,
         staleness: ISStalenessFilter | None = None,
+        advantages: RecomputedAdvantages | None = None,
         keys: Sequence[NestedKey] | None = None,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
@@ -116,6 +122,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         if staleness is not None and not isinstance(staleness, ISStalenessFilter):
             raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
         self.staleness = staleness
+        self.advantages = check_advantages(advantages, staleness)
         self.keys = None if keys is None else list(keys)
         self.age_key = age_key
         self.check_finite = check_finite
@@ -185,6 +192,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             frames = select_keys(frames, self.keys)
         if self.staleness is not None:
             self.staleness.check_frames(frames)
+        if self.advantages is not None:
+            self.advantages.check_shape(batch.shape)
+            self.advantages.check_frames(frames)
         # Detached, since a storage would keep every graph ever written into it. Not by
         # TensorDictReplayBuffer.extend, which would apply the inverse transforms again.
         index = self._extend(self._with_own_columns(frames.detach()))
@@ -207,6 +217,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             behaviour = [frames.get(key) for key in self.staleness.log_prob_keys]
             log_prob = sum_of_heads(behaviour, len(frames))
             frames.set(self.staleness.proximal_log_prob_key, log_prob)
+        for key in () if self.advantages is None else self.advantages.out_keys:
+            frames.set(key, torch.zeros_like(frames["next", "reward"]))
         return frames
 
     def refresh(self) -> TensorDict:
@@ -241,9 +253,20 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         ledger = ledger[ledger["age"].argsort()]
         shown = {"ledger": ledger} if isinstance(self._sampler, MultiBatchSampler) else {}
         self._sampler.set_active(ledger["slot"][ledger["active"]], **shown)
+        if self.advantages is not None:
+            self._recompute(stored, ledger["slot"][ledger["active"]].tolist())
         self._end_epoch()
         self._needs_refresh = False
         return ledger
+
+    def _recompute(self, stored: TensorDictBase, slots: Sequence[int]) -> None:
+        """Write advantages and value targets of the batches in these slots."""
+        assert self.advantages is not None
+        frame = torch.arange(self.frames_per_batch)
+        rows = torch.cat([slot * self.frames_per_batch + frame for slot in slots])
+        computed = self.advantages.compute(stored, slots).reshape(-1)
+        for key in self.advantages.out_keys:
+            self._storage[:].set_at_(key, computed[key], rows)
 
     def sample(
         self,

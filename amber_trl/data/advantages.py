@@ -1,0 +1,229 @@
+"""Advantages and value targets of stored batches, computed again as the networks change."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from amber_trl._actors import device_of, evaluation, sum_of_heads
+from amber_trl._checks import check_integer, check_number
+from amber_trl.functional import gae_v, vtrace
+
+AdvantageEstimator = Literal["gae", "vtrace", "gae-v"]
+
+
+class RecomputedAdvantages:
+    r"""Computes advantages and value targets of stored batches by the critic as it is now.
+
+    AMBER computes them once, when a batch is collected. Given to a
+    :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``advantages=``, this computes them again at
+    every ``refresh``, for the batches that are then used. Called alone, it writes them into a
+    TensorDict, as TorchRL's ``GAE`` does. There are three estimators:
+
+    - ``"gae"``: GAE and its TD(lambda) targets. They estimate how good the *behaviour* policy's
+      actions and states were.
+    - ``"gae-v"``: DISC's (:func:`~amber_trl.functional.gae_v`). It looks ahead only as far as the
+      actor would still have acted alike.
+    - ``"vtrace"``: IMPALA's (:func:`~amber_trl.functional.vtrace`). The targets correct the first
+      action too. ``lmbda=1`` is the paper's main form.
+
+    The last two read the log-probability of each action under the actor as it is before the
+    iteration's updates, which the filter stores if it is built with ``proximal_log_prob_key``.
+
+    Episodes, environments and batches are kept apart, and a time limit is treated as it is stored:
+    ``("next", "terminated")`` says where nothing can be earned beyond. ``V`` of the next state is
+    that of the following frame, except where a frame ends an episode or a batch: there it is
+    computed from the stored next observation. So a call costs little more than one forward pass of
+    the critic over the frames; storing the next observations doubles the memory of observations.
+
+    Args:
+        critic: writes the value of a state, ``[..., 1]``. Held, not part of any state.
+        estimator: which of the three.
+
+    Keyword Args:
+        gamma: discount, in [0, 1].
+        lmbda: lambda, in [0, 1].
+        standardize: subtract each batch's mean from its advantages and divide by their deviation,
+            as ``GAE(average_gae=True)`` does when a batch is collected.
+        frames_per_env: consecutive frames of one environment in a batch. Defaults to all.
+        log_prob_keys: where the behaviour policy's log-probability is stored.
+        proximal_log_prob_key: where that of the actor before the iteration's updates is.
+        value_key: where the critic writes.
+        advantage_key: where advantages are stored.
+        value_target_key: where value targets are.
+        chunk_size: frames per forward pass, which bounds memory.
+
+    Raises:
+        TypeError: if ``critic`` is not a TensorDict module, or a number is of another type.
+        ValueError: if the estimator is unknown or a number is out of range.
+
+    Examples:
+        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.transforms import ISStalenessFilter
+        >>> actor, critic = gaussian_actor(3, 1), value_critic(3)
+        >>> staleness = ISStalenessFilter(actor, proximal_log_prob_key="proximal_log_prob")
+        >>> advantages = RecomputedAdvantages(
+        ...     critic, "gae-v", gamma=0.99, lmbda=0.95, frames_per_env=16
+        ... )
+        >>> replay = MultiBatchReplayBuffer(4, 64, 64, staleness=staleness, advantages=advantages)
+        >>> frames = actor(TensorDict({"observation": torch.randn(4, 16, 3)}, [4, 16])).detach()
+        >>> no = torch.zeros(4, 16, 1, dtype=torch.bool)
+        >>> frames["next"] = {"observation": torch.randn(4, 16, 3), "done": no, "terminated": no}
+        >>> frames["next", "reward"] = torch.ones(4, 16, 1)
+        >>> index, ledger = replay.extend(frames), replay.refresh()
+        >>> replay.sample()["advantage"].shape
+        torch.Size([64, 1])
+    """
+
+    def __init__(
+        self,
+        critic: TensorDictModuleBase,
+        estimator: AdvantageEstimator = "gae",
+        *,
+        gamma: float,
+        lmbda: float,
+        standardize: bool = False,
+        frames_per_env: int | None = None,
+        log_prob_keys: Sequence[NestedKey] = ("action_log_prob",),
+        proximal_log_prob_key: NestedKey = "proximal_log_prob",
+        value_key: NestedKey = "state_value",
+        advantage_key: NestedKey = "advantage",
+        value_target_key: NestedKey = "value_target",
+        chunk_size: int = 4096,
+    ) -> None:
+        if not isinstance(critic, TensorDictModuleBase):
+            raise TypeError(
+                f"critic of type {type(critic).__name__}: give a TensorDictModule that writes "
+                f"{value_key!r}, such as value_critic makes"
+            )
+        if estimator not in get_args(AdvantageEstimator):
+            raise ValueError(f"estimator={estimator!r}: give one of {get_args(AdvantageEstimator)}")
+        self.critic = critic
+        self.estimator = estimator
+        self.gamma = check_number("gamma", gamma, low=0, high=1)
+        self.lmbda = check_number("lmbda", lmbda, low=0, high=1)
+        self.standardize = standardize
+        self.frames_per_env = frames_per_env
+        if frames_per_env is not None:
+            check_integer("frames_per_env", frames_per_env)
+        self.chunk_size = check_integer("chunk_size", chunk_size)
+        self.value_key = value_key
+        self.proximal_log_prob_key = proximal_log_prob_key
+        self._log_prob_keys = [unravel_key(key) for key in log_prob_keys]
+        self._observation_keys = [unravel_key(key) for key in critic.in_keys]
+        self.in_keys: list[NestedKey] = [
+            *self._observation_keys,
+            *(unravel_key(("next", key)) for key in self._observation_keys),
+            *(("next", key) for key in ("reward", "done", "terminated")),
+            *(self._log_prob_keys if self.reads_ratios else ()),
+        ]
+        self.out_keys = [unravel_key(advantage_key), unravel_key(value_target_key)]
+
+    @property
+    def reads_ratios(self) -> bool:
+        """Whether the estimator needs the actor's current log-probabilities."""
+        return self.estimator != "gae"
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write advantages and value targets.
+
+        Args:
+            tensordict: ``[frames]`` of one batch, or ``[batches, frames]``, in each environment
+                after environment.
+
+        Returns:
+            The same TensorDict, with two columns ``[..., 1]``.
+
+        Raises:
+            KeyError: if a key that the estimator reads is missing.
+            ValueError: if the frames are not whole environments.
+        """
+        batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
+        computed = self.compute(batches, range(len(batches)))
+        for key in self.out_keys:
+            tensordict.set(key, computed[key].reshape(*tensordict.shape, 1))
+        return tensordict
+
+    @torch.no_grad()
+    def compute(self, batches: TensorDictBase, chosen: Sequence[int]) -> TensorDict:
+        """The two columns for the batches chosen of ``[batches, frames]``.
+
+        Returns:
+            A TensorDict ``[chosen, frames]``.
+
+        Raises:
+            KeyError, ValueError: as a call does.
+        """
+        self.check_frames(batches)
+        per_env = (len(chosen), -1, self.frames_per_env or batches.shape[1])
+
+        def column(key: NestedKey) -> Tensor:
+            return torch.stack([batches[slot].get(key) for slot in chosen]).reshape(per_env)
+
+        reward, done, terminated = (column(("next", k)) for k in ("reward", "done", "terminated"))
+        last = torch.zeros_like(done)
+        last[..., -1] = True
+        beyond = ((done | last) & ~terminated).flatten(1)  # where V(s') is not the next frame's
+        of_batches = [
+            self._values(batches[s], rows) for s, rows in zip(chosen, beyond, strict=True)
+        ]
+        value, next_value = (torch.stack(v).view(per_env) for v in zip(*of_batches, strict=True))
+        log_ratio = torch.zeros_like(value)
+        if self.reads_ratios:
+            behaviour = [column(key).reshape(len(chosen), -1) for key in self._log_prob_keys]
+            log_ratio = column(self.proximal_log_prob_key) - sum_of_heads(
+                [head.flatten() for head in behaviour], value.numel()
+            ).view(per_env)
+        estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: where each ratio is 1
+        flags = done, terminated
+        advantage, target = estimate(
+            self.gamma, self.lmbda, value, next_value, reward.to(value.dtype), *flags, log_ratio
+        )
+        if self.standardize:
+            advantage = advantage - advantage.mean((1, 2), keepdim=True)
+            advantage = advantage / advantage.std((1, 2), keepdim=True).clamp_min(1e-4)
+        shape = (len(chosen), batches.shape[1], 1)
+        columns = (column.reshape(shape) for column in (advantage, target))
+        return TensorDict(dict(zip(self.out_keys, columns, strict=True)), shape[:2])
+
+    def _values(self, frames: TensorDictBase, beyond: Tensor) -> tuple[Tensor, Tensor]:
+        """``V`` of each frame's state and of the state that it leads to, ``[frames]``."""
+        value = self._value(frames.select(*self._observation_keys))
+        next_value = value.roll(-1)
+        if beyond.any():
+            following = frames.get("next").select(*self._observation_keys)
+            next_value[beyond] = self._value(following[beyond])
+        return value, next_value
+
+    def _value(self, states: TensorDictBase) -> Tensor:
+        device = device_of(self.critic)
+        values = []
+        with evaluation(self.critic):
+            for chunk in states.split(self.chunk_size):
+                there = chunk.clone(False) if device is None else chunk.to(device)
+                value = self.critic(there).get(self.value_key).reshape(-1)
+                values.append(value.to(chunk.device or value.device))
+        return torch.cat(values)
+
+    def check_shape(self, shape: torch.Size) -> None:
+        """Raise ``ValueError`` unless ``frames_per_env`` fits batches of this shape, ``[E, T]``."""
+        time, frames = shape[-1], self.frames_per_env or shape.numel()
+        if shape.numel() % frames or (len(shape) > 1 and time != frames):
+            raise ValueError(
+                f"batch of shape {list(shape)} with frames_per_env={self.frames_per_env}: advantages "
+                f"would run from one environment into the next; give RecomputedAdvantages "
+                f"frames_per_env={time}"
+            )
+
+    def check_frames(self, tensordict: TensorDictBase) -> None:
+        """Raise ``KeyError`` if a key that the estimator reads of stored frames is missing."""
+        missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
+        if missing:
+            raise KeyError(
+                f"{missing} missing of the keys {self.in_keys} that advantages are computed from: "
+                "keep them in storage (keys=), and give RecomputedAdvantages the names (log_prob_keys=)"
+            )
