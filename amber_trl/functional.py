@@ -325,15 +325,22 @@ def vtrace(
 
     in the notation of :func:`gae_v`, whose value targets are the same (IMPALA, Espeholt et al.
     2018, `arXiv 1802.01561 <https://arxiv.org/abs/1802.01561>`_, equation 1 with both truncation
-    levels 1 and the lambda of its remark 2; the paper's main form has 1). With a lambda of 1 the
-    advantages are those of GAE-V too, and where every ratio is 1 or more those of GAE.
+    levels 1 and the lambda of its remark 2). With a lambda of 1 the advantages are those of GAE-V
+    too, and where every ratio is 1 or more those of GAE.
 
     The paper's policy gradient weights :math:`\hat A_t` by :math:`c_t`. Here the weight is left out,
     because a loss with an importance ratio brings its own. TorchRL's ``vtrace_advantage_estimate``
     returns the product; its ``VTrace`` takes the current log-probability of newly drawn actions.
 
     Args:
-        gamma, lmbda, value, next_value, reward, done, terminated, log_ratio: as for :func:`gae_v`.
+        gamma: as for :func:`gae_v`, like all others.
+        lmbda: 1 is the paper's main form.
+        value: ``[..., T]``.
+        next_value: ``[..., T]``.
+        reward: ``[..., T]``.
+        done: ``[..., T]``.
+        terminated: ``[..., T]``.
+        log_ratio: ``[..., T]``.
 
     Returns:
         Advantages and value targets, each ``[..., T]``.
