@@ -20,7 +20,7 @@ def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
 
     Runs of any recipe, task and length. Those that differ only in their seed are averaged; any other
     option makes them setups of their own. Evaluations (``--eval-interval``) are dashed lines with
-    dots. Unfinished runs are drawn as far as they have come. Needs the ``study`` extra.
+    dots. Unfinished runs are drawn as far as they have come. Needs matplotlib.
 
     Args:
         runs: run directories, or folders or zip archives that hold some; at least one.
@@ -58,7 +58,7 @@ def evaluate(
             module:id, since that imports the module.
         out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
-        video: also record one episode there, as .mp4. Needs the ``video`` extra, and without a display
+        video: also record one episode there, as .mp4. Needs imageio-ffmpeg, and without a display
             the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa.
     """
     from amber_trl.evaluation import evaluate_run

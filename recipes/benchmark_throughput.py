@@ -1,6 +1,6 @@
 """How fast this library trains, beside Stable-Baselines3, stock TorchRL and hand-written torch.
 
-    pip install "amber_trl[benchmark]"
+    pip install stable-baselines3
     python recipes/benchmark_throughput.py
     python recipes/benchmark_throughput.py --repeats 3 --json speed.json
     python recipes/benchmark_throughput.py --limits

@@ -5,7 +5,7 @@
 The study is a folder of run directories as reproduce_paper.py leaves them, at any depth, also in zip
 archives. Setup, task, protocol and seed of a run come from its config.json. A comparison takes, of
 each task, the seeds that all of its setups have; the page lists what was left out. The same runs give
-the same bytes. Needs the `study` extra.
+the same bytes. Needs matplotlib and pandas.
 
 The page begins with the study's notes.md, if it has one: its first paragraph, the first figure, and
 then the rest.
@@ -19,13 +19,17 @@ from pathlib import Path
 
 import tyro
 from command_line import say
-from matplotlib import style
-from study.figures import pictures
-from study.read import Study, read_study
-from study.results import Tables, paragraphs
 from tyro.conf import Positional
 
-from amber_trl.evaluation._drawing import save
+try:
+    from matplotlib import style
+    from study.figures import pictures
+    from study.read import Study, read_study
+    from study.results import Tables, paragraphs
+
+    from amber_trl.evaluation._drawing import save
+except ModuleNotFoundError as missing:
+    sys.exit(f"error: {missing}: pip install matplotlib pandas")
 
 _HOW_TO_READ = """\
 ## How to read this page

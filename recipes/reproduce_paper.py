@@ -116,7 +116,10 @@ def show(config: Config, parts: Mapping[str, list[Job]]) -> None:
 
 def publish(found: Iterable[Job], directory: Path) -> None:
     """Adds the finished runs to an archive, each read first as the report reads it."""
-    from study.read import RunError, read_finished_run  # needs the extra `study`
+    try:
+        from study.read import RunError, read_finished_run
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error}: pip install pandas") from error
 
     done: dict[str, str] = {}
     for job in found:

@@ -1,6 +1,6 @@
 """A run's policy played and filmed, and figures of training runs.
 
-Figures need the extra ``study`` (``pip install "amber_trl[study]"``), videos the extra ``video``.
+Figures need matplotlib (the extra ``study``), videos imageio-ffmpeg (the extra ``video``).
 """
 
 from amber_trl.evaluation.evaluate import evaluate_run

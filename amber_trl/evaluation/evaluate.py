@@ -8,6 +8,7 @@ from typing import Any
 from amber_trl._provenance import package_versions
 from amber_trl.evaluation.playing import MAX_FRAMES, play
 from amber_trl.evaluation.video import record_episode
+from amber_trl.runs._files import write_whole
 from amber_trl.runs.policies import Which, find_policy, load_policy
 
 
@@ -90,5 +91,5 @@ def evaluate_run(
         "lengths": list(played.lengths),
         "versions": package_versions(),
     }
-    file.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    write_whole(file, f"{json.dumps(found, indent=2, allow_nan=False)}\n".encode())
     return found

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
 
     Raises:
         FileNotFoundError: if a path does not exist, or there is no run under it.
+        ValueError: if a zip archive cannot be read.
 
     Examples:
         >>> import tempfile
@@ -99,7 +101,10 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
     for path in map(Path, paths):
         here: list[RunPath] = [file.parent for file in sorted(path.rglob("config.json"))]
         for file in [path] if path.suffix == ".zip" else sorted(path.rglob("*.zip")):
-            archive = zipfile.Path(file).root
+            try:
+                archive = zipfile.Path(file).root
+            except zipfile.BadZipFile as error:
+                raise ValueError(f"{file} cannot be read as a zip archive: {error}") from error
             names = sorted(name for name in archive.namelist() if name.endswith("/config.json"))
             here += [zipfile.Path(archive, name.removesuffix("config.json")) for name in names]
         if not here:
@@ -135,7 +140,7 @@ def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
         for names, found in (({"frame", "return"}, episodes), ({"frames"}, iterations)):
             if missing := names - set(found):
                 raise ValueError(f"there is no {sorted(missing)}")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as a run directory: {error}") from error
     return LoggedRun(path, config, episodes, iterations)
 

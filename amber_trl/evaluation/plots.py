@@ -15,7 +15,7 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
 
     Setups are those of :func:`by_setup`. Thin lines are seeds; thick lines are their mean, with its
     95 % bootstrap interval at each point. Dashed lines with dots are evaluations, if the runs have a
-    column ``eval_return``. It needs the extra ``study``.
+    column ``eval_return``. It needs matplotlib.
 
     Args:
         paths: run directories, or folders or zip archives that hold some.
@@ -39,7 +39,7 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
         from amber_trl.evaluation import _figures
     except ModuleNotFoundError as error:
         raise ImportError(
-            f'figures need {error.name}, which is not installed: pip install "amber_trl[study]"'
+            f"figures need {error.name}, which is not installed: pip install matplotlib"
         ) from error
     begun = []
     for run in map(read_run, find_runs(paths)):
@@ -49,4 +49,7 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
             _LOG.warning("left out, since it has not finished an iteration: %s", run.path)
     if not begun:
         raise ValueError(f"no run in {[str(path) for path in paths]} has finished an iteration")
+    totals = [(run, run.config.get("total_frames") or 0) for run in begun]
+    if short := [f"{run.path} ({run.frames} of {n} frames)" for run, n in totals if run.frames < n]:
+        _LOG.warning("unfinished, drawn as far as they have come: %s", ", ".join(short))
     return list(_figures.draw(by_setup(begun), Path(out)))

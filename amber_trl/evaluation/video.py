@@ -23,7 +23,7 @@ def record_episode(
 ) -> int:
     """Plays one episode and writes it as an MP4 video, which appears when it is complete.
 
-    It needs the extra ``video``. On a machine without a display, set the environment variable
+    It needs imageio-ffmpeg. On a machine without a display, set the environment variable
     ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa`` for MuJoCo; without a GPU, a picture then takes a tenth
     of a second or more.
 
@@ -61,8 +61,8 @@ def record_episode(
         from imageio_ffmpeg import write_frames
     except ImportError as error:
         raise ImportError(
-            "a video needs imageio-ffmpeg, which is not installed: "
-            'pip install "amber_trl[video]", or leave the video out'
+            "a video needs imageio-ffmpeg, which is not installed: pip install imageio-ffmpeg, "
+            "or leave the video out"
         ) from error
     part = file.with_name(f".{file.stem}.part.mp4")
     video = None

@@ -20,8 +20,8 @@ def make(jobs: Sequence[Job], address: str, retries: int) -> Generator[Ended]:
         import ray
     except ImportError as error:
         raise ImportError(
-            f"ray_address={address!r}, but ray is not installed: install it with "
-            'pip install "amber_trl[ray]", or leave the option out'
+            f"ray_address={address!r}, but ray is not installed: pip install ray, "
+            "or leave the option out"
         ) from error
     ray.init(address, log_to_driver=False)
     task = ray.remote(num_cpus=1, max_retries=retries)(_make)

@@ -51,6 +51,18 @@ def test_a_run_in_progress_is_read_up_to_its_last_whole_row(tmp_path: Path) -> N
     assert read_run(write_run(tmp_path / "new")).frames == 0
 
 
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=str(archive)):
+        find_runs([archive])
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("run/config.json", '{"env_id": "a"}')
+    archive.write_bytes(archive.read_bytes().replace(b'"a"', b'"b"'))
+    with pytest.raises(ValueError, match=f"{archive}/run/ cannot be read"):
+        read_run(*find_runs([archive]))
+
+
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         read_run(tmp_path)
