@@ -157,7 +157,7 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
     """Groups runs that differ only in task and seed, under names that say what differs.
 
     A name is the option ``setup``, and after it those other options that tell such setups apart, as
-    few as possible, but for those of :data:`INCIDENTAL`. Options count as different only if they differ
+    few as possible, but for those of ``INCIDENTAL``. Options count as different only if they differ
     among the runs of one task, so tasks may have options of their own, such as ``total_frames``. An
     option that a run does not have counts as None, and None is not named.
 
