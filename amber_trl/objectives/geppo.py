@@ -40,9 +40,14 @@ class GePPOLoss(AmberPPOLoss):
     :class:`AmberPPOLoss`. A frame whose :math:`C_m` is above the cap is clipped around
     :math:`C_m`, and then lowered by the same factor as its ratio.
 
-    Deviations: the authors also weight batches by their age, standardise advantages by
-    :math:`C_m \hat A_m`, and adapt the step size to the measured change of the policy. None of
-    these is part of the loss.
+    The metric ``total_variation`` is half the mean of :math:`|R_m - C_m|`, both capped: how far this
+    iteration's updates have moved the policy so far. :meth:`adapt_learning_rate` keeps it below
+    :math:`\epsilon / 2`.
+
+    Deviations: the authors also weight batches by their age
+    (:class:`~amber_trl.data.StratifiedMinibatchSampler`), and standardise advantages by
+    :math:`C_m \hat A_m`. Neither is part of the loss. They measure the total variation over all
+    frames after the last update, and not as the mean over minibatches.
 
     Args:
         actor_network: the actor.
@@ -107,6 +112,26 @@ class GePPOLoss(AmberPPOLoss):
         self._window = None  # a tensor of this call's graph or trace must not outlive it
         return losses
 
+    def adapt_learning_rate(self, group: dict[str, Any], total_variation: Tensor | float) -> float:
+        """Lowers the step size where the policy moved too far, raises it where too little.
+
+        Call it once per iteration, after its updates. The step size is divided by 1.03 above
+        ``eps / 2``, and multiplied by 1.03 below ``eps / 4``.
+
+        Args:
+            group: the optimiser's parameter group of the actor.
+            total_variation: the metric of the iteration's last epoch, of any shape.
+
+        Returns:
+            The step size of the next iteration.
+        """
+        moved, most = float(torch.as_tensor(total_variation).mean()), float(self._clip_range[1]) / 2
+        if moved > most:
+            group["lr"] /= 1.03
+        elif moved < most / 2:
+            group["lr"] *= 1.03
+        return float(group["lr"])
+
     def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
         weights = super()._log_weight(tensordict, adv_shape)
         name = self.tensor_keys.proximal_log_prob
@@ -129,9 +154,13 @@ class GePPOLoss(AmberPPOLoss):
         log_center = (proximal.reshape(-1) - behaviour).view_as(log_ratio)  # log C
         low, high = self._clip_range
         bounds = _log_add(log_center, -low), _log_add(log_center, high)
-        if self.max_importance_ratio is not None:  # for a ratio far below a centre above the cap
-            most = log_ratio.clamp(min=self.max_importance_ratio.log())
+        log_ratios = torch.stack([log_ratio, log_center])
+        if self.max_importance_ratio is not None:
+            log_cap = self.max_importance_ratio.log()
+            log_ratios = log_ratios.clamp(max=log_cap)
+            most = log_ratio.clamp(min=log_cap)  # for a ratio far below a centre above the cap
             bounds = torch.minimum(bounds[0], most), torch.minimum(bounds[1], most)
+        self._own_metrics["total_variation"] = log_ratios.exp().diff(dim=0).abs().mean() / 2
         self._window = bounds
         return weights
 

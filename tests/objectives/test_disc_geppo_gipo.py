@@ -94,6 +94,7 @@ def test_geppo_by_hand() -> None:
     emitted = loss(frames)
     assert emitted["loss_objective"].item() == pytest.approx(-(1.2 + 2.2 - 1.8 + 0.05) / 4)
     assert emitted["clip_fraction"].item() == 3 / 4
+    assert emitted["total_variation"].item() == pytest.approx((0.5 + 0.5 + 0.5 + 0.05) / 4 / 2)
     assert gradient(loss, emitted["loss_objective"]) == pytest.approx([0.05 / 4, 0.05 / 4])
 
 
@@ -117,6 +118,7 @@ def test_geppo_of_new_frames_is_the_papers_loss(clip: Any, dtype: torch.dtype) -
     frames["proximal_log_prob"] = frames["action_log_prob"].clone()
     expected, expected_grads = step(AmberPPOLoss(*networks(dtype=dtype), clip_epsilon=clip), frames)
     emitted, grads = step(GePPOLoss(*networks(dtype=dtype), clip_epsilon=clip), frames)
+    assert emitted.pop("total_variation") < 1e-6
     assert {*emitted.keys()} == {*expected.keys()}
     assert all(torch.equal(emitted[key], value) for key, value in expected.items())
     assert all(torch.equal(grads[name], grad) for name, grad in expected_grads.items())
@@ -260,6 +262,13 @@ def test_the_penalty_adapts_within_its_bounds_and_is_saved() -> None:
     assert other.adapt_penalty(1e-3) == 64
     assert [loss.adapt_penalty(1e-4) for _ in range(17)][-3:] == [2**-9, 2**-10, 2**-10]
     assert DISCLoss(*networks(), penalty_coeff=0).adapt_penalty(1.0) == 0
+
+
+def test_geppos_step_size_follows_how_far_the_policy_moved() -> None:
+    loss, group = GePPOLoss(*networks(), clip_epsilon=0.2), {"lr": 1.0}  # 0.05 to 0.1 is right
+    sizes = [loss.adapt_learning_rate(group, tv) for tv in (0.07, torch.tensor([0.1, 0.2]), 0.04)]
+    assert sizes == pytest.approx([1, 1 / 1.03, 1])
+    assert group["lr"] == sizes[-1]
 
 
 @pytest.mark.parametrize("storage", [None, LazyMemmapStorage])
