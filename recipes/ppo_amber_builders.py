@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
+from torchrl.objectives.value import GAE
 
 from amber_trl.collectors import GymCollector
 from amber_trl.data import (
@@ -21,6 +23,7 @@ from amber_trl.data import (
     EpisodicMinibatchSampler,
     MultiBatchReplayBuffer,
     MultiBatchSampler,
+    RecomputedAdvantages,
 )
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
@@ -53,21 +56,53 @@ def build_networks(
     return actor, critic, normalizer, arguments
 
 
-def build_replay(config: EffectiveConfig, actor: TensorDictModuleBase) -> MultiBatchReplayBuffer:
+def build_replay(
+    config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
+) -> MultiBatchReplayBuffer:
     """The stored batches, with a filter that drops stale ones (amber) or only reports them."""
+    advantages = None
+    if config.advantages != "stored":
+        advantages = RecomputedAdvantages(
+            critic,
+            "gae" if config.advantages == "recomputed" else config.advantages,
+            gamma=config.gamma,
+            lmbda=config.gae_lambda,
+            standardize=config.normalize_advantage == "batch",
+            frames_per_env=config.frames_per_batch // config.num_envs,
+            log_prob_keys=actor.log_prob_keys,
+        )
+    reads_ratios = advantages is not None and advantages.reads_ratios
     staleness = ISStalenessFilter(
         actor,
         drop_factor=math.inf if config.drop_factor is None else config.drop_factor,
         metric=metric_of(config.staleness_metric),
         report_only=config.setup != "amber",
+        proximal_log_prob_key="proximal_log_prob" if reads_ratios else None,
     )
+    columns = ["advantage", "value_target"] if advantages is None else advantages.in_keys
     return MultiBatchReplayBuffer(
         config.num_batches,
         config.frames_per_batch,
         config.minibatch_size,
         staleness=staleness,
+        advantages=advantages,
         sampler=build_sampler(config),
-        keys=[*staleness.in_keys, "advantage", "value_target"],
+        keys=[*staleness.in_keys, *columns],
+    )
+
+
+def build_advantage(
+    config: EffectiveConfig, critic: TensorDictModuleBase
+) -> Callable[[TensorDictBase], TensorDictBase]:
+    """What computes the advantages of a new batch: GAE, or nothing where refresh will."""
+    if config.advantages != "stored":
+        return lambda batch: batch
+    return GAE(
+        gamma=config.gamma,
+        lmbda=config.gae_lambda,
+        value_network=critic,
+        average_gae=config.normalize_advantage == "batch",
+        vectorized=config.compiled,  # faster and, like the compiled update, equal up to rounding
     )
 
 
@@ -90,7 +125,8 @@ def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
 def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
     """Builds networks and replay and lets them go: what cannot be is said before a run is made."""
     with torch.random.fork_rng():
-        build_replay(config, build_networks(config, env)[0])
+        actor, critic, *_ = build_networks(config, env)
+        build_replay(config, actor, critic)
 
 
 def build_loss(

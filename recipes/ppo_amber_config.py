@@ -97,7 +97,11 @@ class Config:
     gamma: Annotated[float, Range(0, 1)] = 0.99
     """Discount per frame."""
     gae_lambda: Annotated[float, Range(0, 1)] = 0.95
-    """GAE's lambda."""
+    """GAE's lambda, and that of vtrace and gae-v."""
+    advantages: Literal["stored", "recomputed", "vtrace", "gae-v"] = "stored"
+    """Advantages and value targets of stored batches. stored: GAE once, when collected. The others:
+    of the batches in use, in each iteration, by the current critic; recomputed: GAE; vtrace (IMPALA)
+    and gae-v (DISC): corrected for the current actor."""
     normalize_advantage: Literal["batch", "minibatch", "none"] = "batch"
     """Standardise advantages once over the batch that is stored, in each minibatch, or not."""
     critic_coeff: Annotated[float, Range(0)] = 1.0
@@ -186,11 +190,11 @@ def _check_combinations(config: EffectiveConfig) -> None:
             f"drop_factor={config.drop_factor} with setup={config.setup!r}, which drops no batch: "
             "leave it out, or choose the setup amber"
         )
-    for name, value in (("num_batches", 1), ("scale_minibatch", True)):
+    for name, value in (("num_batches", 1), ("scale_minibatch", True), ("advantages", "stored")):
         if config.setup == "ppo" and getattr(config, name) != value:
             raise ValueError(
-                f"{name}={getattr(config, name)} with setup='ppo', which keeps 1 batch and scales "
-                "nothing: leave it out, or choose the setup mber or amber"
+                f"{name}={getattr(config, name)} with setup='ppo', which keeps 1 batch, scales "
+                "nothing and recomputes nothing: leave it out, or choose the setup mber or amber"
             )
     metric_of(config.staleness_metric)
     if config.sampler is not None:

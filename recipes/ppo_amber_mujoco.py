@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from command_line import command_line, conclude, open_directory
 from ppo_amber_builders import (
+    build_advantage,
     build_collector,
     build_env,
     build_loss,
@@ -38,7 +39,6 @@ from ppo_amber_builders import (
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDict
 from torchrl.envs import EnvBase
-from torchrl.objectives.value import GAE
 from tqdm import tqdm
 
 from amber_trl.checkpoints import CheckpointError
@@ -86,7 +86,7 @@ def train(config: Config) -> dict[str, Any]:
 def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
     """Algorithm 1 of the paper; its line numbers are in the comments."""
     actor, critic, normalizer, arguments = build_networks(config, env)
-    replay = build_replay(config, actor)
+    replay = build_replay(config, actor, critic)
     loss = build_loss(config, actor, critic)
     optimizer = torch.optim.Adam(
         loss.parameters(),
@@ -98,13 +98,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     update = UpdateStep(
         loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
     )
-    advantage = GAE(
-        gamma=config.gamma,
-        lmbda=config.gae_lambda,
-        value_network=critic,
-        average_gae=config.normalize_advantage == "batch",
-        vectorized=config.compiled,  # faster and, like the compiled update, equal up to rounding
-    )
+    advantage = build_advantage(config, critic)
     judge = replay.staleness if config.setup == "amber" else None
     schedule = LinearSchedule(
         config.total_frames,

@@ -79,7 +79,7 @@ def _assert_equal(one: Any, other: Any) -> None:
         {"setup": "amber"},
         {"setup": "ppo", "num_envs": 1},
         {"setup": "mber", "minibatches": "episodic", "minibatch_size": 16},
-        {"env_id": "BipedalWalker-v3", "setup": "amber", "num_envs": 2},
+        {"env_id": "BipedalWalker-v3", "setup": "amber", "num_envs": 2, "advantages": "gae-v"},
         {"env_id": "HalfCheetah-v5", "setup": "amber", "protocol": "paper"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),

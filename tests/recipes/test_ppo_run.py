@@ -252,9 +252,9 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
 def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
     config = ppo.resolve(ppo.Config(env_id="Pendulum-v1"))
     env = builders.build_env(config)
-    actor, *_ = builders.build_networks(config, env)
+    actor, critic, *_ = builders.build_networks(config, env)
     env.close()
-    replay = builders.build_replay(config, actor)
+    replay = builders.build_replay(config, actor, critic)
     stored = {"observation", "action", "action_log_prob", "advantage", "value_target"}
     assert set(replay.keys or ()) == stored
 
