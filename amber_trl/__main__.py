@@ -41,6 +41,7 @@ def evaluate(
     seed: int = 0,
     max_frames: int = 100_000,
     env_id: str | None = None,
+    wrappers: tuple[str, ...] | None = None,
     out: Path | None = None,
     video: Path | None = None,
 ) -> str:
@@ -56,6 +57,8 @@ def evaluate(
         max_frames: frames that one episode may last; a longer one is an error.
         env_id: environment that the policy must be for. Needed where its id has the form
             module:id, since that imports the module.
+        wrappers: wrappers that the policy must have been trained with. Needed where one of them is
+            not gymnasium's, since that imports its module.
         out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
         video: also record one episode there, as .mp4. Needs imageio-ffmpeg, and without a display
@@ -71,6 +74,7 @@ def evaluate(
         seed=seed,
         max_frames=max_frames,
         env_id=env_id,
+        wrappers=wrappers,
         out=out,
         video=video,
         progress=sys.stderr.isatty(),

@@ -14,14 +14,15 @@ seed 0, the last-100 return is 977, that of the reference 1000: no gain to see h
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from command_line import command_line, conclude, open_directory
+from command_line import EnvKwargs, check_env_kwargs, open_directory, run_recipe
 from ranges import Range, check_fields
 from torchrl.data import Categorical
+from torchrl.envs import EnvBase
 from torchrl.objectives import A2CLoss
 from torchrl.objectives.value import GAE
 
@@ -29,7 +30,7 @@ from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
-from amber_trl.runs import Policy, TrainingRun
+from amber_trl.runs import Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
@@ -40,6 +41,11 @@ class Config:
 
     env_id: str = "InvertedPendulum-v5"
     """Gymnasium id of an environment with Box observations and actions; 8 run together."""
+    env_kwargs: EnvKwargs = field(default_factory=dict)
+    """Arguments of the environment, such as '{"use_contact_forces": true}' for Ant-v5."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around it, the innermost first, as module:Class, such as
+    gymnasium.wrappers:FlattenObservation for a Dict observation."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Seeds networks, environments, actions and minibatches."""
     run_dir: Path = Path("runs/a2c")
@@ -68,19 +74,33 @@ class Config:
     """Ten short iterations."""
 
 
-def train(config: Config) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
+def open_run(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
+    """Everything that can fail before training: options, environment and run directory."""
     check_fields(config)
+    check_env_kwargs(config.env_kwargs)
     size = config.frames_per_batch or (256 if config.smoke else 2048)
     total = config.total_frames or (2560 if config.smoke else 300_000)
     total = -(-total // size) * size  # the last batch is whole
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
-    env = make_env(config.env_id, 8, seed=config.seed)
+    env = make_env(
+        config.env_id, 8, seed=config.seed, wrappers=config.wrappers, **config.env_kwargs
+    )
     if isinstance(env.action_spec, Categorical):
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
-    settled = replace(config, total_frames=total, frames_per_batch=size)
-    directory = open_directory(settled, {"setup": "a2c"})
+    config = replace(config, total_frames=total, frames_per_batch=size)
+    return config, env, open_directory(config, {"setup": "a2c"})
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    return learn(*open_run(config))
+
+
+def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
+    """The loop and its parts."""
+    total, size = config.total_frames, config.frames_per_batch
+    assert total is not None and size is not None  # noqa: PT018  (open_run settled them)
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments = {"observation_size": observations, "action_size": actions}
     normalizer = ObservationNormalizer(observations)
@@ -99,7 +119,7 @@ def train(config: Config) -> dict[str, Any]:
         total, optimizer=optimizer, staleness=staleness, extends=directory.resumed
     )
     collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
-    policy = Policy(config.env_id, arguments, actor)
+    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers)
     parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule, "replay": replay}
     parts["policy"] = policy
     with TrainingRun(
@@ -115,6 +135,10 @@ def train(config: Config) -> dict[str, Any]:
     return run.summary
 
 
+def main() -> int:
+    """Command line; returns the exit code."""
+    return run_recipe(Config, __doc__, open_run, learn)
+
+
 if __name__ == "__main__":
-    config = command_line(Config, __doc__)
-    sys.exit(conclude(train(config), config.run_dir))
+    sys.exit(main())

@@ -2,20 +2,99 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
+import gymnasium
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
-from amber_trl.checkpoints import list_checkpoints
+from amber_trl.checkpoints import CheckpointError, list_checkpoints
+from amber_trl.envs import make_env
+from amber_trl.errors import NonFiniteDataError
 from amber_trl.runs import RunDirectory, import_named, read_config
+from amber_trl.training import NonFiniteError
 from amber_trl.transforms import MetricName, StalenessMetric
 
 C = TypeVar("C")
+
+_REFUSED = (ValueError, TypeError, RuntimeError, OSError, ImportError, gymnasium.error.Error)
+_FAILED = (CheckpointError, NonFiniteDataError, NonFiniteError, OSError)
+
+
+def _json_object(words: list[str]) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"JSON has no {constant}")
+
+    try:
+        return json.loads(words[0], parse_constant=refuse)
+    except ValueError:
+        return words[0]  # which check_env_kwargs refuses, in one line
+
+
+EnvKwargs = Annotated[
+    dict[str, Any],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="JSON",
+        instance_from_str=_json_object,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [json.dumps(value)],
+    ),
+]
+"""Arguments of an environment; a JSON object on the command line."""
+
+
+def check_env_kwargs(env_kwargs: Any) -> None:
+    """Refuses what is not a JSON object, or has arguments of ``make_env`` itself.
+
+    Raises:
+        ValueError: naming ``env_kwargs``.
+    """
+    if not isinstance(env_kwargs, dict):
+        raise ValueError(
+            f"env_kwargs={env_kwargs!r} is not a JSON object: give one, such as "
+            """'{"max_episode_steps": 500}'"""
+        )
+    if taken := sorted(env_kwargs.keys() & inspect.signature(make_env).parameters.keys()):
+        raise ValueError(
+            f"env_kwargs={env_kwargs!r}: the recipe sets {taken} itself: leave them out"
+        )
+
+
+def run_recipe(
+    kind: type[C],
+    description: str | None,
+    open_run: Callable[[C], tuple[Any, ...]],
+    learn: Callable[..., Mapping[str, Any]],
+) -> int:
+    """Runs a recipe from the command line: says in one line what is wrong, or how it ended.
+
+    Args:
+        kind: as in :func:`command_line`.
+        description: as in :func:`command_line`.
+        open_run: everything that can fail before training; gives the arguments of ``learn``, of
+            which the first is the configuration.
+        learn: trains, and returns what ``summary.json`` says.
+
+    Returns:
+        The exit code: 0, or 128 and the signal that stopped the run.
+    """
+    try:
+        opened = open_run(command_line(kind, description))
+    except _REFUSED as error:
+        sys.exit(f"error: {error}")
+    try:
+        summary = learn(*opened)
+    except _FAILED as error:
+        sys.exit(f"error: {error}")
+    return _conclude(summary, opened[0].run_dir)
 
 
 def command_line(kind: type[C], description: str | None) -> C:
@@ -133,8 +212,7 @@ def metric_of(name: str) -> StalenessMetric:
     return cast("MetricName", name)
 
 
-def conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
-    """Says how a run ended, and returns the exit code: 0, or 128 and the signal that stopped it."""
+def _conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
     frames, stopped_by = summary["frames"], summary["stopped_by"]
     if stopped_by:
         text = f"stopped after {frames} frames; go on with --resume {run_dir}"

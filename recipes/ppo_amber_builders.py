@@ -147,7 +147,14 @@ def build_loss(
 def build_env(config: EffectiveConfig) -> EnvBase:
     """The environments, on the device that the collector needs."""
     device = "cpu" if config.collector == "fast" else config.device
-    return make_env(config.env_id, config.num_envs, seed=config.seed, device=device)
+    return make_env(
+        config.env_id,
+        config.num_envs,
+        seed=config.seed,
+        device=device,
+        wrappers=config.wrappers,
+        **config.env_kwargs,
+    )
 
 
 def build_collector(

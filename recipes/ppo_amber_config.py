@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from command_line import continued_config, metric_of
+from command_line import EnvKwargs, check_env_kwargs, continued_config, metric_of
 from ranges import Range, check_fields
 
 from amber_trl.runs import import_named
@@ -19,6 +19,11 @@ class Config:
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of an environment with a one-dimensional Box of floats as observation and a Box or Discrete action."""
+    env_kwargs: EnvKwargs = field(default_factory=dict)
+    """Arguments of the environment, such as '{"use_contact_forces": true}' for Ant-v5."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around it, the innermost first, as module:Class, such as
+    gymnasium.wrappers:FlattenObservation for a Dict observation."""
     setup: Literal["ppo", "mber", "amber"] = "amber"
     """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale."""
     protocol: Literal["default", "paper"] = "default"
@@ -150,6 +155,7 @@ _LENGTHS: dict[bool, dict[str, Any]] = {
 def resolve(config: Config) -> EffectiveConfig:
     """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
     check_fields(config)
+    check_env_kwargs(config.env_kwargs)
     _check_device(config.device)
     if (own := continued_config(EffectiveConfig, config)) is not None:
         return replace(own, progress=config.progress)

@@ -22,10 +22,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-from command_line import command_line, conclude, open_directory
+from command_line import open_directory, run_recipe
 from ppo_amber_builders import (
     build_advantage,
     build_collector,
@@ -41,11 +40,9 @@ from tensordict import TensorDict
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from amber_trl.checkpoints import CheckpointError
-from amber_trl.errors import NonFiniteDataError
 from amber_trl.evaluation import play
 from amber_trl.runs import Policy, RunDirectory, TrainingRun
-from amber_trl.training import LinearSchedule, NonFiniteError, UpdateStep, should_compile
+from amber_trl.training import LinearSchedule, UpdateStep, should_compile
 
 
 def return_large_blocks() -> None:
@@ -108,7 +105,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
         extends=directory.resumed,
     )
     collector = build_collector(config, env, actor)
-    policy = Policy(config.env_id, arguments, actor)
+    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers)
     parts: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     parts |= {"replay": replay, "policy": policy}
     with TrainingRun(
@@ -136,22 +133,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
 
 def main() -> int:
     """Command line; returns the exit code."""
-    try:
-        opened = open_run(resolve(command_line(Config, __doc__)))
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-        OSError,
-        ImportError,
-        gymnasium.error.Error,
-    ) as error:
-        sys.exit(f"error: {error}")
-    try:
-        summary = learn(*opened)
-    except (CheckpointError, NonFiniteDataError, NonFiniteError, OSError) as error:
-        sys.exit(f"error: {error}")
-    return conclude(summary, opened[0].run_dir)
+    return run_recipe(Config, __doc__, lambda config: open_run(resolve(config)), learn)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from gymnasium.wrappers import TransformAction
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import GymWrapper
 
-from amber_trl._checks import check_integer
+from amber_trl._checks import check_integer, import_named
 from amber_trl.envs._mujoco import warnings_once
 from amber_trl.envs._replay import EpisodeReplay, is_box2d
 from amber_trl.envs.tasks import TASKS
@@ -49,7 +49,7 @@ def make_env(
     seed: int | None = None,
     device: torch.device | str = "cpu",
     clip_actions: bool | None = None,
-    wrappers: Sequence[Callable[[Any], Any]] = (),
+    wrappers: Sequence[str | Callable[[Any], Any]] = (),
     **env_kwargs: Any,
 ) -> SyncGymWrapper:
     """Makes copies of a Gymnasium environment that step together in this process.
@@ -81,8 +81,10 @@ def make_env(
         device: where tensors are put; the simulator runs on the CPU.
         clip_actions: whether the environment receives actions clipped to its action space (the
             stored ones are not clipped); None decides as described above.
-        wrappers: callables such as ``gymnasium.wrappers.FlattenObservation``, applied to every
-            copy in this order.
+        wrappers: callables such as ``gymnasium.wrappers.FlattenObservation``, or their names in
+            the form ``module:Class``, applied to every copy in this order. One that learns, such
+            as ``NormalizeObservation``, learns in each copy alone, and again from the start in
+            every environment that is made.
         **env_kwargs: passed to ``gymnasium.make``, such as ``max_episode_steps``.
 
     Returns:
@@ -93,9 +95,10 @@ def make_env(
             range; ``clip_actions=True`` with discrete actions.
         TypeError: an argument has the wrong type; the observation space is not a
             one-dimensional floating ``Box``, or the action space neither such a ``Box`` nor
-            ``Discrete``.
+            ``Discrete``; a wrapper cannot be put around the environment.
+        ValueError, TypeError: the environment refuses ``env_kwargs``.
         ImportError: the simulator is not installed (the message says what to install), or the
-            ``module`` of the id cannot be imported.
+            ``module`` of the id or a wrapper cannot be imported.
 
     Example:
         >>> from amber_trl.envs import make_env
@@ -108,7 +111,8 @@ def make_env(
         raise TypeError(f"env_id={env_id!r} is a {type(env_id).__name__}: pass a Gymnasium id")
     check_integer("num_envs", num_envs)
     first_seed = _first_seed(None if seed is None else check_integer("seed", seed, low=0))
-    make_one = partial(_make_one, env_id, clip_actions, tuple(wrappers), env_kwargs)
+    found = [import_named("wrappers", w) if isinstance(w, str) else w for w in wrappers]
+    make_one = partial(_make_one, env_id, clip_actions, found, env_kwargs)
     with _without_inevitable_warnings(), warnings_once():
         copies = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     copies.reset(seed=first_seed)
@@ -125,7 +129,7 @@ def _make_one(
     if is_box2d(env):
         env = EpisodeReplay(env)
     for wrapper in wrappers:
-        env = wrapper(env)
+        env = _wrapped(env, wrapper)
     if not _is_vector(env.observation_space):
         raise _unsupported(env_id, f"observation space {env.observation_space!s:.120}")
     return _adapt_actions(env_id, env, clip_actions)
@@ -146,6 +150,27 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, An
         return gym.make(env_id, **env_kwargs)
     except gym.error.DependencyNotInstalled as error:
         raise ImportError(f"env_id={env_id!r} needs a simulator. {error}") from error
+    except Exception as error:
+        if not env_kwargs or isinstance(error, ImportError):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"env_kwargs={env_kwargs!r}: env_id={env_id!r} refuses them: {error!r}"
+        ) from error
+
+
+def _wrapped(env: gym.Env[Any, Any], wrapper: Callable[[Any], Any]) -> gym.Env[Any, Any]:
+    name = getattr(wrapper, "__qualname__", repr(wrapper))
+    try:
+        wrapped = wrapper(env)
+    except Exception as error:
+        raise TypeError(
+            f"wrappers: {name} cannot be put around the environment ({error}); where it needs more "
+            "arguments, name a function of your own that passes them"
+        ) from error
+    if not isinstance(wrapped, gym.Env):
+        raise TypeError(f"wrappers: {name} returns {wrapped!r:.80}, not a gymnasium.Env")
+    return wrapped
 
 
 def _suggestion(name: str) -> str:
@@ -162,9 +187,9 @@ def _suggestion(name: str) -> str:
 def _unsupported(env_id: str, space: str) -> TypeError:
     return TypeError(
         f"env_id={env_id!r} has the {space}, but a one-dimensional floating Box, or Discrete actions, "
-        "are needed: pass wrappers=[...] of gymnasium.wrappers, such as FlattenObservation for the "
-        "shape, lambda env: DtypeObservation(env, numpy.float32) for the type, or TransformAction, "
-        "or register such an environment in a module of your own "
+        "are needed: pass wrappers=['gymnasium.wrappers:FlattenObservation'] (--wrappers "
+        "gymnasium.wrappers:FlattenObservation) for the shape, a function of your own that returns "
+        "DtypeObservation(env, numpy.float32) for the type, or another wrapper "
         "(images need another network and are not supported)"
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def evaluate_run(
     seed: int = 0,
     max_frames: int = MAX_FRAMES,
     env_id: str | None = None,
+    wrappers: Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     video: str | os.PathLike[str] | None = None,
     progress: bool = False,
@@ -35,6 +37,7 @@ def evaluate_run(
         seed: as in :func:`play`.
         max_frames: as in :func:`play`, also for the video's episode.
         env_id: as in :func:`~amber_trl.runs.load_policy`.
+        wrappers: as in :func:`~amber_trl.runs.load_policy`.
         out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
             ``-stochastic``) in the run directory. An older file is replaced, and missing folders
             are made.
@@ -43,7 +46,7 @@ def evaluate_run(
 
     Returns:
         The contents of the JSON file, which are ``policy`` (its path in the run directory), ``env_id``,
-        ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
+        ``env_kwargs``, ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
         mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
 
     Raises:
@@ -68,7 +71,7 @@ def evaluate_run(
         ('checkpoints/000000002048.ckpt', [200, 200], True)
     """
     path = find_policy(run_dir, checkpoint)
-    policy = load_policy(path, env_id=env_id)
+    policy = load_policy(path, env_id=env_id, wrappers=wrappers)
     mode = "deterministic" if deterministic else "stochastic"
     file = Path(run_dir, f"evaluation-{checkpoint}-{mode}.json") if out is None else Path(out)
     how = {"deterministic": deterministic, "seed": seed}
@@ -82,6 +85,8 @@ def evaluate_run(
     found = {
         "policy": path.relative_to(run_dir).as_posix(),
         "env_id": policy.env_id,
+        "env_kwargs": dict(policy.env_kwargs),
+        "wrappers": list(policy.wrappers),
         **how,
         "episodes": episodes,
         "mean": played.mean,

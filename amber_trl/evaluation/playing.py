@@ -127,17 +127,19 @@ def play_episodes(
 ) -> Played:
     """Plays episodes as :func:`play` does, and calls ``show`` after the first reset and each step.
 
-    The environment is made with ``env_kwargs``, which go to ``gymnasium.make``.
+    The environment is made with the policy's ``env_kwargs`` and these.
     """
     check_integer("episodes", episodes)
     check_integer("max_frames", max_frames)
     kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     copies = min(episodes, _COPIES)
+    env_kwargs = {**policy.env_kwargs, **env_kwargs}
+    env = make_env(policy.env_id, copies, seed=seed, wrappers=policy.wrappers, **env_kwargs)
     left = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
     totals, lengths = torch.zeros(copies, dtype=torch.float64), [0] * copies
     played: list[tuple[float, int]] = []
     with (
-        contextlib.closing(make_env(policy.env_id, copies, seed=seed, **env_kwargs)) as env,
+        contextlib.closing(env),
         tqdm(total=episodes, unit="episode", disable=not progress) as bar,
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),

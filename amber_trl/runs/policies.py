@@ -2,8 +2,8 @@
 
 import io
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,9 @@ class Policy:
         arguments: arguments of :func:`~amber_trl.modules.gaussian_actor` or
             :func:`~amber_trl.modules.categorical_actor`, without the normaliser; plain values.
         actor: the actor, with its normaliser inside.
+        env_kwargs: arguments that the environment is made with; plain values.
+        wrappers: wrappers that are put around it, by name, as in
+            :func:`~amber_trl.envs.make_env`.
 
     Examples:
         >>> import tempfile
@@ -47,13 +50,17 @@ class Policy:
     env_id: str
     arguments: Mapping[str, Any]
     actor: TensorDictModuleBase
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: Sequence[str] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """The environment's id, the arguments, the normaliser's options and the weights."""
+        """What makes the environment, the arguments, the normaliser's options and the weights."""
         modules = [m for m in self.actor.modules() if isinstance(m, ObservationNormalizer)]
         options = [{name: getattr(module, name) for name in _OPTIONS} for module in modules]
         return {
             "env_id": self.env_id,
+            "env_kwargs": dict(self.env_kwargs),
+            "wrappers": list(self.wrappers),
             "arguments": dict(self.arguments),
             "normalizer": options[0] if options else None,
             "actor": dict(self.actor.state_dict()),
@@ -65,10 +72,11 @@ class Policy:
         Raises:
             ValueError: if they are of another task or of another network.
         """
-        for name in ("env_id", "arguments"):
-            if state[name] != getattr(self, name):
+        own = self.state_dict()
+        for name in ("env_id", "env_kwargs", "wrappers", "arguments"):
+            if state[name] != own[name]:
                 raise ValueError(
-                    f"policy of {name}={state[name]!r} given where {getattr(self, name)!r} is used"
+                    f"policy of {name}={state[name]!r} given where {own[name]!r} is used"
                 )
         self.actor.load_state_dict(state["actor"])
 
@@ -86,15 +94,23 @@ class Policy:
         write_whole(Path(path), content.getbuffer())
 
 
-def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> Policy:
+def load_policy(
+    path: str | os.PathLike[str],
+    *,
+    env_id: str | None = None,
+    wrappers: Sequence[str] | None = None,
+) -> Policy:
     """Loads a policy. No code from the file runs and no generator moves.
 
-    Playing a policy makes the environment that its file names, and an id of the form
-    ``module:id`` imports that module. Such a policy loads only if the caller names the same id.
+    Playing a policy makes the environment that its file names. An id of the form ``module:id``
+    imports that module, and so does a wrapper. A policy that would import a module loads only if
+    the caller names the same id, or the same wrappers. Those of ``gymnasium.wrappers`` need no
+    naming.
 
     Args:
         path: a run's ``policy.pt``, or one of its checkpoints, which is then verified.
         env_id: what the file must say; None takes any id that imports no module.
+        wrappers: what the file must say; None takes any of ``gymnasium.wrappers``.
 
     Returns:
         The policy, on the CPU.
@@ -103,7 +119,8 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
         FileNotFoundError: there is nothing at ``path``.
         CheckpointError: the checkpoint is damaged, or does not hold a policy.
         ValueError: the file is damaged or holds something else, its policy is for another
-            environment than ``env_id``, or that imports a module and ``env_id`` is None.
+            environment than ``env_id`` and ``wrappers`` say, or that imports a module that the
+            caller has not named.
 
     Examples:
         >>> from amber_trl.runs import load_policy
@@ -123,18 +140,29 @@ def load_policy(path: str | os.PathLike[str], *, env_id: str | None = None) -> P
         raise ValueError(
             f"path={str(path)!r} does not hold a policy of amber_trl: {error!r}"
         ) from error
-    if env_id is None and ":" in policy.env_id:
-        raise ValueError(
-            f"path={str(path)!r} is a policy for env_id={policy.env_id!r}, which imports the module "
-            f"{policy.env_id.rpartition(':')[0]!r}: if you trust that module, pass env_id="
-            f"{policy.env_id!r} (--env-id {policy.env_id})"
-        )
-    if env_id not in (None, policy.env_id):
-        raise ValueError(
-            f"path={str(path)!r} is a policy for env_id={policy.env_id!r}, but env_id={env_id!r} "
-            "was passed: pass the same id or none"
-        )
+    id_module = policy.env_id.rpartition(":")[0]
+    _check_named(path, "env_id", policy.env_id, env_id, [id_module] if id_module else [])
+    modules = [name.partition(":")[0] for name in policy.wrappers]
+    foreign = [name for name in modules if name.split(".")[:2] != ["gymnasium", "wrappers"]]
+    asked = None if wrappers is None else list(wrappers)
+    _check_named(path, "wrappers", list(policy.wrappers), asked, foreign)
     return policy
+
+
+def _check_named(path: Path, name: str, ours: Any, asked: Any, modules: list[str]) -> None:
+    """Refuses a policy that is not the one asked for, or imports modules that were not named."""
+    if asked is None and modules:
+        words = ours if isinstance(ours, str) else " ".join(ours)
+        raise ValueError(
+            f"path={str(path)!r} is a policy for {name}={ours!r}, which imports the module "
+            f"{', '.join(map(repr, modules))}: if you trust it, pass {name}={ours!r} "
+            f"(--{name.replace('_', '-')} {words})"
+        )
+    if asked is not None and asked != ours:
+        raise ValueError(
+            f"path={str(path)!r} is a policy for {name}={ours!r}, but {name}={asked!r} was passed: "
+            "pass the same or none"
+        )
 
 
 def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
@@ -192,7 +220,11 @@ def _build(saved: Mapping[str, Any]) -> Policy:
         normalizer = ObservationNormalizer(arguments["observation_size"], **(options or {}))
     actor = make(**arguments, normalizer=normalizer)
     actor.load_state_dict(weights)
-    return Policy(str(saved["env_id"]), arguments, actor)
+    # Of which earlier versions saved none.
+    env_kwargs, wrappers = saved.get("env_kwargs", {}), saved.get("wrappers", [])
+    return Policy(
+        str(saved["env_id"]), arguments, actor, dict(env_kwargs), [str(name) for name in wrappers]
+    )
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -238,6 +238,40 @@ def test_the_wrappers_that_the_refusal_names_open_other_spaces() -> None:
     assert observation.dtype == torch.float32
 
 
+def test_wrappers_may_be_named_and_go_around_in_order() -> None:
+    space = Dict({"a": UNIT, "b": UNIT})
+    names = ["gymnasium.wrappers:FlattenObservation", "gymnasium.wrappers:NormalizeReward"]
+    env = make_probe(observation_space=space, wrappers=names)
+    assert env.reset()["observation"].shape == (2, 4)
+    assert "NormalizeReward<FlattenObservation<" in str(env._env.envs[0])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "error", "way_out"),
+    [
+        ("FlattenObservation", ValueError, "module:name"),
+        ("gymnasium.wrappers:TimeLimit", TypeError, "TimeLimit .*function of your own"),
+        ("builtins:str", TypeError, "str returns"),
+        (str, TypeError, "str returns"),
+    ],
+)
+def test_wrappers_that_do_not_fit(wrapper: Any, error: type[Exception], way_out: str) -> None:
+    with pytest.raises(error, match=rf"wrappers.*{way_out}"):
+        make_env("Pendulum-v1", 1, wrappers=[wrapper])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [({"no_such_option": 1}, TypeError), ({"xml_file": "nowhere.xml"}, ValueError)],
+)
+def test_arguments_that_the_environment_refuses(
+    arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="env_kwargs=") as refused:
+        make_env("InvertedPendulum-v5", 1, **arguments)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "space"),
     [
@@ -253,7 +287,7 @@ def test_the_wrappers_that_the_refusal_names_open_other_spaces() -> None:
     ids=str,
 )
 def test_unsupported_spaces(name: str, space: Space[Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{name.replace('_', ' ')} .*wrappers="):
+    with pytest.raises(TypeError, match=rf"{name.replace('_', ' ')} .*wrappers=.*--wrappers"):
         make_probe(**{name: space})
 
 

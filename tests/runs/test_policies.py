@@ -1,5 +1,6 @@
 """Policies on their way through ``policy.pt``; ``tests/evaluation`` plays them."""
 
+import dataclasses
 import errno
 import resource
 from pathlib import Path
@@ -54,3 +55,36 @@ def test_a_policy_that_has_no_room_is_an_error_of_the_system(tmp_path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert refused.value.errno == errno.EFBIG
     assert not (tmp_path / "policy.pt").exists()
+
+
+def _wrapped(*wrappers: str) -> Policy:
+    return dataclasses.replace(_record(), env_kwargs={"g": 9.0}, wrappers=wrappers)
+
+
+def test_it_says_how_its_environment_is_made(tmp_path: Path) -> None:
+    name = "gymnasium.wrappers:RescaleObservation"
+    _wrapped(name).save(tmp_path / "policy.pt")
+    loaded = load_policy(tmp_path / "policy.pt")
+    assert (loaded.env_kwargs, loaded.wrappers) == ({"g": 9.0}, [name])
+    for other in (_record(), _wrapped()):
+        with pytest.raises(ValueError, match=r"env_kwargs=|wrappers="):
+            other.load_state_dict(loaded.state_dict())
+
+
+def test_a_file_of_an_earlier_version_loads(tmp_path: Path) -> None:
+    state = _record().state_dict()
+    earlier = {name: state[name] for name in ("env_id", "arguments", "normalizer", "actor")}
+    torch.save(earlier, tmp_path / "policy.pt")
+    loaded = load_policy(tmp_path / "policy.pt")
+    assert (loaded.env_kwargs, loaded.wrappers) == ({}, [])
+
+
+@pytest.mark.parametrize("name", ["named_by_a_file:W", "gymnasium.utils.play:play", "W"])
+def test_wrappers_that_import_a_module_must_be_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "policy.pt"
+    _wrapped(name).save(path)
+    with pytest.raises(ValueError, match=rf"imports the module .*--wrappers {name}"):
+        load_policy(path)
+    with pytest.raises(ValueError, match=r"wrappers=\['other:W'\] was passed"):
+        load_policy(path, wrappers=["other:W"])
+    assert load_policy(path, wrappers=(name,)).wrappers == [name]
