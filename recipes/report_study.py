@@ -13,6 +13,7 @@ then the rest.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def write_report(study: Path, out: Path) -> Path:
 def _page(read: Study, study: Path, out: Path, made: set[Path]) -> Iterator[str]:
     """The paragraphs of the page; tables and figures are written on the way."""
     yield "# Results"
-    bodies = [part for protocol in read.settings for part in _protocol(read, protocol, out, made)]
+    bodies = [part for protocol in read.versions for part in _protocol(read, protocol, out, made)]
     first = next((part for part in bodies if part.startswith("!")), None)
     notes = study / "notes.md"
     opening, _, rest = (notes.read_text("utf-8") if notes.exists() else "").partition("\n\n")
@@ -93,13 +94,18 @@ def _protocol(read: Study, protocol: str, out: Path, made: set[Path]) -> Iterato
     yield f"## Protocol `{protocol}`"
     yield from paragraphs(read, protocol, tables)
     for name, table in tables.items():
-        file = out / "tables" / f"{protocol}-{name}.csv"
+        file = out / "tables" / f"{protocol}-{_word(name)}.csv"
         made.add(file)
         table.to_csv(file, index=False, float_format="%.10g")  # equal on every machine
     for picture in pictures(read, protocol):
-        file = save(picture.draw(), out / "figures" / f"{protocol}-{picture.name}.png")
+        file = save(picture.draw(), out / "figures" / f"{protocol}-{_word(picture.name)}.png")
         made.add(file)
         yield f"![{picture.caption}](figures/{file.name})\n\n*{picture.caption}*"
+
+
+def _word(name: str) -> str:
+    """A setup's name as part of a file's; the values of its options may hold any character."""
+    return re.sub(r"[^\w.=-]+", "_", name)
 
 
 def main(study: Positional[Path], out: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from amber_trl.evaluation import LoggedRun, find_runs, read_run
 from amber_trl.evaluation.logged_runs import INCIDENTAL
 from amber_trl.runs import final_score, speed_score
 from study.references import PAPER_SETTINGS
-from study.setups import Setup, other_defaults
+from study.setups import Setup, defaults
 
-_SHOWN = {"protocol", "setup", *Setup.__dataclass_fields__}  # settings that tables show
+_NO_OPTIONS = INCIDENTAL | {"env_id", "seed", "protocol", "setup"}  # which tables show, or none
 
 
 class RunError(ValueError):
@@ -40,14 +40,19 @@ class FinishedRun:
     versions: Mapping[str, str]
 
     @property
+    def protocol(self) -> str:
+        """Its protocol; a recipe that has none trains under the default one."""
+        return str(self.logged.config.get("protocol", "default"))
+
+    @property
     def row(self) -> dict[str, Any]:
         """What a table of runs says about it."""
         config, summary = self.logged.config, self.summary
         return {
-            "protocol": config["protocol"],
-            "task": config["env_id"],
+            "protocol": self.protocol,
+            "task": self.logged.task,
             "setup": self.setup.name,
-            "seed": config["seed"],
+            "seed": config.get("seed", 0),
             "final_score": summary["final_score"],
             "speed_score": summary["speed_score"],
             "frames": summary["frames"],
@@ -74,7 +79,7 @@ def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRu
             json.loads((run.path / f"{name}.json").read_text()) for name in ("summary", "versions")
         )
         setup = Setup.from_config(run.config)
-        asked, stated = run.config["total_frames"], summary["frames"]
+        asked, stated = run.config.get("total_frames") or 0, summary["frames"]
     except RunError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -88,7 +93,7 @@ def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRu
         "episodes": len(ends),
         "frames": run.frames,
         "final_score": final_score(ends, returns),
-        "speed_score": speed_score(ends, returns, run.config["frames_per_batch"], run.frames),
+        "speed_score": speed_score(ends, returns, int(run.iterations["frames"][0]), run.frames),
     }
     for name, value in found.items():
         if not np.isclose(value, summary[name], rtol=1e-9, atol=0):
@@ -138,7 +143,6 @@ class Study:
             ``speed_score``, ``frames``, ``seconds``, ``exactness`` and ``path``.
         logged: what the runs logged, by the row of ``runs``.
         setups: the setups by name, in the order in which tables show them.
-        settings: by protocol, the configuration that all its runs share.
         versions: by protocol, the versions that all its runs share.
         left_out: the unfinished runs, as text.
     """
@@ -146,7 +150,6 @@ class Study:
     runs: pd.DataFrame
     logged: Sequence[LoggedRun]
     setups: Mapping[str, Setup]
-    settings: Mapping[str, Mapping[str, Any]]
     versions: Mapping[str, Mapping[str, str]]
     left_out: tuple[str, ...] = ()
 
@@ -155,14 +158,33 @@ class Study:
         there = set(self.runs.loc[self.runs["protocol"] == protocol, "setup"])
         return {name: setup for name, setup in self.setups.items() if name in there}
 
+    def values(self, protocol: str, option: str) -> list[Any]:
+        """The values that an option has in the runs of a protocol, sorted."""
+        configs = (logged.config for _, logged in self._of(protocol))
+        return sorted({config[option] for config in configs if option in config})
+
     def departures(self, protocol: str) -> list[str]:
-        """How the settings of a protocol differ from the paper's, as text; empty if they do not."""
-        settings = self.settings[protocol]
+        """How the paper's setups differ from the paper in other options, as text."""
+        found: dict[str, set[str]] = {}
+        tasks: set[str] = set()
+        for name, logged in self._of(protocol):
+            if self.setups[name].paper_name is not None:
+                tasks.add(logged.task)
+                here = {**defaults(logged.config), **logged.config}
+                usual = defaults({**logged.config, "protocol": "paper"})
+                for option, paper in {**PAPER_SETTINGS, **usual, **PAPER_SETTINGS}.items():
+                    if option not in _NO_OPTIONS and here[option] != paper:
+                        words = f"{option} {here[option]} (the paper: {paper})"
+                        found.setdefault(words, set()).add(logged.task)
         return [
-            f"{name} {settings[name]} (the paper: {paper})"
-            for name, paper in PAPER_SETTINGS.items()
-            if settings[name] != paper
+            words if own == tasks else f"{words} on {', '.join(sorted(own))}"
+            for words, own in found.items()
         ]
+
+    def _of(self, protocol: str) -> Iterator[tuple[str, LoggedRun]]:
+        """Setups and runs of a protocol."""
+        for row in self.runs.index[self.runs["protocol"] == protocol]:
+            yield self.runs["setup"][row], self.logged[row]
 
     def select(self, protocol: str, setups: Sequence[str]) -> Selection | None:
         """Runs of some setups that can be compared; None if no task and seed is common to all."""
@@ -202,8 +224,7 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
     Raises:
         FileNotFoundError: if there is no run under a path.
         RunError: if no run is finished, the files of one do not agree, two are the same task, setup
-            and seed, or the runs of a protocol differ in a version, or in a setting that is not part
-            of the setup's name.
+            and seed, or the runs of a protocol differ in a version.
     """
     runs: list[FinishedRun] = []
     left_out: list[str] = []
@@ -214,42 +235,63 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
             left_out.append(str(error))
     if not runs:
         raise RunError(f"no finished run: {'; '.join(left_out)}")
+    runs = _with_setups(runs)
     labels = ["protocol", "task", "setup", "seed"]
     table = pd.DataFrame([run.row for run in runs]).sort_values(labels, kind="stable")
     if len(twice := table[table.duplicated(labels, keep=False)]):
         one, other = twice["path"][:2]
         raise RunError(f"{one} and {other} are the same task, setup and seed: remove one of them")
     protocols = sorted(set(table["protocol"]), key=lambda protocol: protocol != "paper")
-    by_protocol = {
-        name: [run for run in runs if run.logged.config["protocol"] == name] for name in protocols
-    }
+    by_protocol = {name: [run for run in runs if run.protocol == name] for name in protocols}
     return Study(
         table.reset_index(drop=True),
         [runs[row].logged for row in table.index],
         {run.setup.name: run.setup for run in sorted(runs, key=lambda run: run.setup.rank)},
-        {p: _shared([(run, _settings(run)) for run in own]) for p, own in by_protocol.items()},
-        {p: _shared([(run, run.versions) for run in own]) for p, own in by_protocol.items()},
+        {name: _shared_versions(own) for name, own in by_protocol.items()},
         tuple(left_out),
     )
 
 
-def _settings(run: FinishedRun) -> dict[str, Any]:
-    """The configuration without what the setup's name says."""
-    config, hidden = run.logged.config, _SHOWN | INCIDENTAL | {"env_id", "seed"}
-    settings = {name: value for name, value in config.items() if name not in hidden}
-    return settings | {name: other_defaults(config)[name] for name, _ in run.setup.others}
+def _with_setups(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """The runs, with what else differs between them in the names of their setups.
+
+    Compared are all runs of the main recipe under one protocol, and those of each other recipe.
+    """
+    alike: dict[tuple[str, ...], list[LoggedRun]] = {}
+    for run in runs:
+        alike.setdefault(_recipe(run), []).append(run.logged)
+    differing = {recipe: _differing(own) for recipe, own in alike.items()}
+    return [
+        replace(run, setup=Setup.from_config(run.logged.config, differing[_recipe(run)]))
+        for run in runs
+    ]
 
 
-def _shared(facts: Iterable[tuple[FinishedRun, Mapping[str, Any]]]) -> dict[str, Any]:
+def _recipe(run: FinishedRun) -> tuple[str, ...]:
+    return (run.protocol,) if defaults(run.logged.config) else (run.protocol, run.setup.method)
+
+
+def _differing(runs: Sequence[LoggedRun]) -> list[str]:
+    """The options that differ among the runs of any one task."""
+    configs = [(run.task, {**defaults(run.config), **run.config}) for run in runs]
+    return [
+        name
+        for name in dict.fromkeys(name for _, config in configs for name in config)
+        if name not in _NO_OPTIONS
+        and len({(task, str(config.get(name))) for task, config in configs})
+        > len({task for task, _ in configs})
+    ]
+
+
+def _shared_versions(runs: Iterable[FinishedRun]) -> dict[str, str]:
     """What all runs share; what a run does not say, such as a simulator's version, it may share."""
-    found: dict[str, tuple[Any, FinishedRun]] = {}
-    for run, own in facts:
-        for name, value in own.items():
-            known, where = found.setdefault(name, (value, run))
-            if known != value:
+    found: dict[str, tuple[str, FinishedRun]] = {}
+    for run in runs:
+        for name, version in run.versions.items():
+            known, where = found.setdefault(name, (version, run))
+            if known != version:
                 raise RunError(
-                    f"{name} is {known} in {where.logged.path} and {value} in {run.logged.path}: a "
-                    "page compares runs of equal settings and versions; put them into folders of "
-                    "their own"
+                    f"{name} is {known} in {where.logged.path} and {version} in {run.logged.path}: "
+                    "a page compares runs of equal versions; put them into folders of their own"
                 )
-    return {name: value for name, (value, _) in found.items()}
+    return {name: version for name, (version, _) in found.items()}

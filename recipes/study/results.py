@@ -61,14 +61,8 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
 
 def what_was_run(study: Study, protocol: str) -> Iterator[str]:
     """Settings, versions, and the seeds of each task and setup."""
-    settings, versions = study.settings[protocol], study.versions[protocol]
-    count = settings["num_envs"]
-    yield (
-        f"{count} environment{'s' if count > 1 else ''}, time limits "
-        f"{'terminal' if settings['time_limits'] == 'terminal' else 'bootstrapped'}, "
-        f"{settings['total_frames']:,} frames in batches of {settings['frames_per_batch']:,}. "
-        "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + "."
-    )
+    versions = ", ".join(f"{name} {number}" for name, number in study.versions[protocol].items())
+    yield f"{_settings(study, protocol)}Versions: {versions}."
     if departures := study.departures(protocol):
         yield (
             f"These settings differ from the paper's: {', '.join(departures)}. Its numbers are shown "
@@ -258,6 +252,26 @@ def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], s
         lines.append(" | ".join(cells))
     head, rule, *rest = lines
     return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {line} |" for line in rest)])
+
+
+def _settings(study: Study, protocol: str) -> str:
+    """How the runs of a protocol were made, as far as their configurations say."""
+    options = ("num_envs", "time_limits", "total_frames", "frames_per_batch")
+    envs, limits, frames, sizes = ([*study.values(protocol, option)] for option in options)
+    limits = ["bootstrapped" if limit == "bootstrap" else limit for limit in limits]
+    plural = "" if envs == [1] else "s"
+    lengths = [f"{_or(frames)} frames"] * bool(frames) + [f"in batches of {_or(sizes)}"] * bool(
+        sizes
+    )
+    parts = [f"{_or(envs)} environment{plural}"] * bool(envs)
+    parts += [f"time limits {_or(limits)}"] * bool(limits) + [" ".join(lengths)] * bool(lengths)
+    return f"{', '.join(parts)}. " if parts else ""
+
+
+def _or(values: Sequence[Any]) -> str:
+    """Values as text, such as ``512, 1,024 or 2,048``; empty if there are none."""
+    words = [value if isinstance(value, str) else f"{value:,}" for value in values]
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _left_out(selection: Selection) -> Iterator[str]:

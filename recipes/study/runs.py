@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from amber_trl.checkpoints import list_checkpoints
+from amber_trl.evaluation.logged_runs import INCIDENTAL
 from study.grid import Job
 
 LOG = "log.txt"
@@ -23,9 +24,6 @@ THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a run that was asked to stop, and saved a checkpoint."""
 _RECIPE = Path(__file__).parents[1] / "ppo_amber_mujoco.py"
-# Options that say where and how a run is made, and not what it computes.
-_INCIDENTAL = {"run_dir", "resume", "overwrite", "checkpoint_interval", "progress", "tensorboard"}
-_INCIDENTAL |= {"compile", "compiled", "collector", "num_threads"}
 
 State = Literal["new", "interrupted", "finished", "other"]
 
@@ -47,7 +45,7 @@ def other_options(job: Job) -> list[str]:
     return [
         f"{name}={made[name]!r} instead of {wanted[name]!r}"
         for name in wanted
-        if name in made and name not in _INCIDENTAL and str(made[name]) != str(wanted[name])
+        if name in made and name not in INCIDENTAL and str(made[name]) != str(wanted[name])
     ]
 
 

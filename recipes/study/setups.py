@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from ppo_amber_config import Config, resolve
@@ -29,6 +30,8 @@ _CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
 _NUM_BATCHES = {"ppo": 1, "amber": 8}
 _DROP_FACTOR = 0.25
 _LEARNING_RATE = 3e-4
+_OWN = {"num_batches", "clip_epsilon", "drop_factor", "scale_minibatch", "minibatches"}
+_OWN |= {"learning_rate"}  # options with a field of their own in a Setup
 _CONTROL = "ppo_clip0.4"
 """PPO with AMBER's clip range: what AMBER is wherever it uses the newest batch alone."""
 
@@ -45,13 +48,14 @@ class Setup:
         scale_minibatch: whether minibatches grow with the batches in use.
         minibatches: ``uniform`` or ``episodic``.
         learning_rate: step size at the start.
-        others: the other options of ``NUMBERS`` and ``WORDS`` that are not the recipe's defaults,
-            with their values.
+        others: other options that the name says, with their values. Those of ``NUMBERS`` and
+            ``WORDS`` are said if they are not the recipe's defaults, and any that differs between
+            runs is. All options of the setups of other recipes are among them.
     """
 
     method: str
-    num_batches: int
-    clip_epsilon: float
+    num_batches: int = 1
+    clip_epsilon: float | None = None
     drop_factor: float | None = None
     scale_minibatch: bool = True
     minibatches: str = "uniform"
@@ -59,27 +63,41 @@ class Setup:
     others: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Setup:
+    def from_config(cls, config: Mapping[str, Any], differing: Iterable[str] = ()) -> Setup:
         """The setup of a run, from the contents of its ``config.json``.
+
+        Args:
+            config: those contents.
+            differing: options in which the runs that it is compared with differ.
 
         Raises:
             KeyError: if a field is missing.
-            ValueError: if the method is unknown.
+            ValueError: if a run of another recipe has the name of one of the main recipe's setups.
         """
-        if config["setup"] not in _CLIP_EPSILON:
-            raise ValueError(f"setup={config['setup']!r}: choose from {list(_CLIP_EPSILON)}")
+        method, usual = config.get("setup", "unnamed"), defaults(config)
+        if not usual and method in _SETUPS:
+            raise ValueError(
+                f"setup={method!r} without protocol, so it is of another recipe: rename it"
+            )
+        known = method in _CLIP_EPSILON
+        said = [*NUMBERS, *WORDS, *differing] if usual else differing
+        others = tuple(
+            (name, config.get(name, usual.get(name)))
+            for name in dict.fromkeys(said)
+            if not (known and name in _OWN) and config.get(name, usual.get(name)) != usual.get(name)
+        )
+        if not known:
+            return cls(method, others=others)
         drop = config["drop_factor"]
-        usual = other_defaults(config)
-        others = [(name, config.get(name, value)) for name, value in usual.items()]
         return cls(
-            config["setup"],
+            method,
             config["num_batches"],
             config["clip_epsilon"],
             None if drop is None else float(drop),
             config["scale_minibatch"],
             config["minibatches"],
             config["learning_rate"],
-            tuple((name, value) for name, value in others if value != usual[name]),
+            others=others,
         )
 
     @property
@@ -89,6 +107,8 @@ class Setup:
         parts = [self.method]
         if size := words.pop("frames_per_batch", None):
             parts.append(size)
+        if self.method not in _CLIP_EPSILON:
+            return "_".join([*parts, *words.values()])
         if self.num_batches != _NUM_BATCHES.get(self.method):
             parts.append(_word("num_batches", self.num_batches))
         parts += words.values()
@@ -101,7 +121,7 @@ class Setup:
         if self.minibatches != "uniform":
             parts.append(_word("minibatches", self.minibatches))
         if self.learning_rate != _LEARNING_RATE:
-            parts.append(f"{NUMBERS['learning_rate']}{_scientific(self.learning_rate)}")
+            parts.append(_word("learning_rate", self.learning_rate))
         return "_".join(parts)
 
     @property
@@ -109,7 +129,7 @@ class Setup:
         """Its column in the paper's tables of average normalised scores; None if it has none."""
         plain = Setup(self.method, self.num_batches, self.clip_epsilon, self.drop_factor)
         lengths = {"ppo": (1,), "mber": (2, 4, 6, 8), "amber": (8,)}
-        if self != plain or self.num_batches not in lengths[self.method]:
+        if self != plain or self.num_batches not in lengths.get(self.method, ()):
             return None
         return f"mber_l{self.num_batches}" if self.method == "mber" else self.method
 
@@ -122,7 +142,7 @@ class Setup:
     def default(self) -> Setup:
         """The setup of this method and number of batches with everything else at its default."""
         drop_factor = _DROP_FACTOR if self.method == "amber" else None
-        return Setup(self.method, self.num_batches, _CLIP_EPSILON[self.method], drop_factor)
+        return Setup(self.method, self.num_batches, _CLIP_EPSILON.get(self.method), drop_factor)
 
     @property
     def ablated_from(self) -> Setup | None:
@@ -132,21 +152,27 @@ class Setup:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Sorts setups as tables show them: ppo, mber by length, amber; defaults first."""
-        methods = list(_CLIP_EPSILON)
-        return methods.index(self.method), self.num_batches, self != self.default, self.name
+        """Sorts setups as tables show them: ppo, mber by length, amber, others; defaults first."""
+        place = [*_CLIP_EPSILON, self.method].index(self.method)
+        return place, self.method, self.num_batches, self != self.default, self.name
 
 
-def other_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's options would be that :class:`Setup` counts among the others, by default."""
-    return dict(_other_defaults(config["setup"], config.get("smoke", False)))
+_HINTS = get_type_hints(Config)
+_SETUPS, _PROTOCOLS = get_args(_HINTS["setup"]), get_args(_HINTS["protocol"])
+
+
+def defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The main recipe's options under a run's setup and protocol; empty for other recipes."""
+    setup, protocol = config.get("setup"), config.get("protocol")
+    if setup not in _SETUPS or protocol not in _PROTOCOLS:
+        return {}
+    return _defaults(setup, protocol, config.get("smoke", False))
 
 
 @cache
-def _other_defaults(method: str, smoke: bool) -> tuple[tuple[str, Any], ...]:
-    usual = resolve(Config(setup=method, smoke=smoke))  # type: ignore[arg-type]
-    own = {field.name for field in fields(Setup)}
-    return tuple((name, getattr(usual, name)) for name in (*NUMBERS, *WORDS) if name not in own)
+def _defaults(setup: Any, protocol: Any, smoke: bool) -> dict[str, Any]:
+    options = asdict(resolve(Config(setup=setup, protocol=protocol, smoke=smoke)))
+    return dict(json.loads(json.dumps(options, default=str)))
 
 
 def main_setups(setups: Mapping[str, Setup]) -> list[str]:
@@ -162,6 +188,8 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
             found.append((name, "ppo"))
         if (whole := setup.ablated_from) is not None:
             found.append((whole.name, name))
+        if setup.others:
+            found.append((name, replace(setup, others=()).name))
         if setup.learning_rate != setup.default.learning_rate:
             if setup.method == "amber":
                 found.append((name, name.replace("amber", "ppo", 1)))
@@ -188,9 +216,11 @@ def swept(
 
 def _word(option: str, value: Any) -> str:
     """What a name says of an option that is not at its default."""
-    if option in WORDS:
-        return WORDS[option].get(value, f"{option}={value}")
-    return f"{NUMBERS[option]}{_short(value)}"
+    if option in NUMBERS:
+        write = _scientific if option == "learning_rate" else _short
+        return f"{NUMBERS[option]}{write(value)}"
+    words = WORDS.get(option, {})
+    return words[value] if words and value in words else f"{option}={value}"
 
 
 def _scientific(value: float) -> str:

@@ -115,7 +115,8 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
     """
     rows = []
     for row, logged in zip(study.runs.to_dict("records"), study.logged, strict=True):
-        if row["protocol"] == protocol and study.setups[row["setup"]].method == "amber":
+        drops = logged.config.get("drop_factor") is not None
+        if row["protocol"] == protocol and drops and "active_batches" in logged.iterations:
             active, frames = logged.iterations["active_batches"], logged.iterations["frames"]
             last = int(frames[active > 1].max(initial=0))
             cell = {name: row[name] for name in ("task", "setup", "seed")}

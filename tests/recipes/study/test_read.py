@@ -28,7 +28,7 @@ def test_each_run_has_its_row(folder: Path) -> None:
     study = read_study([folder])
     assert list(study.runs)[:4] == ["protocol", "task", "setup", "seed"]
     assert list(study.setups) == ["ppo", "amber"]
-    assert study.settings["paper"]["num_envs"] == 1
+    assert study.values("paper", "num_envs") == [1]
     levels = study.runs.set_index(["task", "setup", "seed"])["final_score"]
     assert len(levels) == 8
     assert levels["Hopper-v5", "amber", 1] == 40
@@ -88,10 +88,62 @@ def test_a_damaged_file_is_refused(folder: Path, name: str) -> None:
         read_study([folder])
 
 
-@pytest.mark.parametrize("changed", [{"num_envs": 2}, {"gamma": 0.9}, {"minibatch_size": 32}])
-def test_mixed_settings_are_refused(folder: Path, changed: dict[str, Any]) -> None:
-    write_run(folder, "ppo", 2, **changed)
-    with pytest.raises(RunError, match=next(iter(changed))):
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"gamma": 0.9}, "ppo_gamma=0.9"),
+        ({"num_envs": 2, "gamma": 0.9}, "ppo_num_envs=2_gamma=0.9"),
+        ({"wrappers": ["a:B"]}, "ppo_wrappers=['a:B']"),  # which the other runs do not know yet
+        ({"clip_epsilon": 0.4, "gamma": 0.9}, "ppo_gamma=0.9_clip0.4"),
+    ],
+)
+def test_any_option_that_differs_names_a_setup(
+    folder: Path, changed: dict[str, Any], name: str
+) -> None:
+    write_run(folder, "ppo", 1, name="other", **changed)
+    assert set(read_study([folder]).setups) == {"ppo", "amber", name}
+
+
+def test_what_all_runs_have_or_a_task_alone_names_no_setup(folder: Path) -> None:
+    for run in (folder / "paper").glob("*/*"):
+        edit(run / "config.json", gamma=0.9, activation="tanh")
+    for run in (folder / "paper" / "Hopper-v5").iterdir():
+        edit(run / "config.json", total_frames=FRAMES // 2)
+    study = read_study([folder])
+    assert list(study.setups) == ["ppo", "amber"]
+    assert study.departures("paper") == [
+        f"total_frames {FRAMES // 2} (the paper: 1000000) on Hopper-v5",
+        "gamma 0.9 (the paper: 0.99)",
+        f"total_frames {FRAMES} (the paper: 1000000) on Pendulum-v1",
+    ]
+
+
+def test_an_option_that_a_run_does_not_know_has_its_default(folder: Path) -> None:
+    edit(folder / "paper/Hopper-v5/ppo-seed1/config.json", activation="tanh", init_from=None)
+    write_run(folder, "ppo", 1, name="relu", activation="relu")
+    assert list(read_study([folder]).setups) == ["ppo", "ppo_activation=relu", "amber"]
+
+
+def test_runs_of_other_recipes_are_setups_beside(folder: Path) -> None:
+    for file in (folder / "paper").rglob("config.json"):
+        edit(file, protocol="default")
+    for seed, drop_factor in ((0, 0.05), (1, 0.05), (1, 0.1)):
+        run = write_run(folder, "amber", seed, name=f"a2c-{seed}-{drop_factor}")
+        config = {"env_id": "Pendulum-v1", "setup": "a2c", "seed": seed, "num_batches": 4}
+        (run / "config.json").write_text(json.dumps(config | {"drop_factor": drop_factor}))
+    run = write_run(folder, "ppo", name="own")
+    (run / "config.json").write_text('{"net": {"width": 8}}')  # a recipe without a command line
+    study = read_study([folder])
+    assert list(study.versions) == ["default"]
+    names = ["ppo", "amber", "a2c_drop0.05", "a2c_drop0.1", "unnamed"]
+    assert list(study.setups) == names
+    assert study.runs.loc[study.runs["setup"] == "unnamed", "task"].tolist() == ["unnamed"]
+
+
+def test_another_recipe_may_not_take_the_name_of_a_setup(folder: Path) -> None:
+    run = write_run(folder, "ppo", name="own")
+    (run / "config.json").write_text('{"env_id": "Pendulum-v1", "setup": "ppo"}')
+    with pytest.raises(RunError, match="setup='ppo'"):
         read_study([folder])
 
 
@@ -142,4 +194,4 @@ def test_what_a_setups_name_says_is_no_setting_of_the_study(tmp_path: Path) -> N
     write_run(tmp_path / "study", name="larger", frames_per_batch=4096)
     study = read_study([tmp_path / "study"])
     assert list(study.setups) == ["ppo", "ppo_n4096"]
-    assert study.settings["paper"]["frames_per_batch"] == 2048
+    assert study.values("paper", "frames_per_batch") == [2048, 4096]

@@ -1,5 +1,6 @@
 """The page: what it says about given runs, and that the published runs give the published page."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import report_study
 from matplotlib.figure import Figure
 from report_study import write_report
 
-from tests.recipes.study.runs import edit, write_study
+from tests.recipes.study.runs import edit, write_run, write_study
 
 DOCS = Path(__file__).parents[3] / "docs"
 RECIPE = Path(report_study.__file__)
@@ -63,6 +64,22 @@ def test_the_page_opens_with_the_notes_and_a_figure(tmp_path: Path) -> None:
     assert (title, opening, more) == ("# Results", "Größer.", "And more.")
     assert "(figures/paper-learning-curves.png)" in figure
     assert caption.startswith("*Return over training")
+
+
+def test_a_sweep_and_another_recipe_are_on_the_page(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0, 2.0]})
+    for seed, level in enumerate((3.0, 4.0)):
+        write_run(study, "ppo", seed, level=level, task="Hopper-v5", name=f"g{seed}", gamma=0.9)
+        run = write_run(study, "amber", seed, level=5.0, task="Swimmer-v5", name=f"own{seed}")
+        own = {"setup": "own/1", "protocol": "paper", "env_id": "Swimmer-v5", "seed": seed}
+        (run / "config.json").write_text(json.dumps(own | {"total_frames": 10, "drop_factor": 1}))
+    page = report(study, tmp_path / "out")
+    assert "1 environment, time limits terminal, 10 or 20,480 frames in batches of 2,048." in page
+    assert "### `ppo_gamma=0.9` against `ppo`" in page
+    assert "| Hopper-v5 | ppo_gamma=0.9 | 2 | 3.50 [" in page
+    assert "| Swimmer-v5 | own/1 | 2 | 5.00 [5.00, 5.00] | - |" in page
+    assert "| Swimmer-v5 | own/1 | 2.70 |" in page  # batches in use
+    assert (tmp_path / "out/tables/paper-ppo_gamma=0.9-over-ppo-final.csv").exists()
 
 
 def test_few_seeds_allow_no_conclusion(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Setups get the names that the study's directories have, from configurations alone."""
 
+from dataclasses import replace
+
 import pytest
 from study.setups import Setup, pairs, swept
 
@@ -7,7 +9,12 @@ from tests.recipes.study.runs import SETUPS
 
 
 def from_config(setup: str, **changed: object) -> Setup:
-    rest = {"scale_minibatch": True, "minibatches": "uniform", "learning_rate": 3e-4}
+    rest = {
+        "protocol": "paper",
+        "scale_minibatch": True,
+        "minibatches": "uniform",
+        "learning_rate": 3e-4,
+    }
     return Setup.from_config({"setup": setup, **SETUPS[setup], **rest, **changed})
 
 
@@ -46,11 +53,6 @@ def test_what_an_ablation_is_of() -> None:
     assert from_config("mber").ablated_from is None
 
 
-def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(ValueError, match="setup"):
-        Setup.from_config({"setup": "trpo"})
-
-
 def test_pairs_are_those_that_a_reader_asks_for() -> None:
     setups = [
         from_config("ppo"),
@@ -62,6 +64,8 @@ def test_pairs_are_those_that_a_reader_asks_for() -> None:
         from_config("mber", clip_epsilon=0.2, scale_minibatch=False),
         from_config("ppo", learning_rate=4e-5),
         from_config("amber", learning_rate=4e-5),
+        Setup.from_config({"setup": "a2c", "gamma": 0.9}, ["gamma"]),
+        replace(from_config("amber"), others=(("gamma", 0.9),)),
     ]
     assert set(pairs({setup.name: setup for setup in setups})) == {
         ("amber", "ppo"),
@@ -73,6 +77,7 @@ def test_pairs_are_those_that_a_reader_asks_for() -> None:
         ("ppo_lr4e-5", "ppo"),
         ("amber_lr4e-5", "amber"),
         ("amber_lr4e-5", "ppo_lr4e-5"),
+        ("amber_gamma=0.9", "amber"),
     }
 
 
