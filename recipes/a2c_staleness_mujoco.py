@@ -29,7 +29,7 @@ from torchrl.objectives.value import GAE
 from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
-from amber_trl.modules import ObservationNormalizer, gaussian_actor, value_critic
+from amber_trl.modules import ObservationNormalizer, RewardScaler, gaussian_actor, value_critic
 from amber_trl.runs import Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
@@ -70,6 +70,9 @@ class Config:
     """Frames of a minibatch per batch in use."""
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
     """Adam's step size."""
+    reward_scaling: bool = False
+    """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
+    far from 1; what is logged is not divided."""
     smoke: bool = False
     """Ten short iterations."""
 
@@ -119,7 +122,8 @@ def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, An
         total, optimizer=optimizer, staleness=staleness, extends=directory.resumed
     )
     collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
-    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers)
+    scaler = RewardScaler(8, gamma=0.99) if config.reward_scaling else None
+    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler)
     parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule, "replay": replay}
     parts["policy"] = policy
     with TrainingRun(
@@ -128,7 +132,11 @@ def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, An
         for batch in run.batches():
             annealed = schedule.step(run.frames)
             normalizer.update(batch["observation"])
-            replay.extend(advantage(batch.copy()))
+            learnt = batch.copy()
+            if scaler is not None:
+                scaler.update(batch["next", "reward"], batch["next", "done"])
+                learnt["next", "reward"] = scaler(batch["next", "reward"])
+            replay.extend(advantage(learnt))
             ledger = replay.refresh()
             metrics = update.epoch(replay)
             run.record(batch, annealed, metrics, ledger)

@@ -26,7 +26,13 @@ from amber_trl.data import (
     RecomputedAdvantages,
 )
 from amber_trl.envs import make_env
-from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
+from amber_trl.modules import (
+    ObservationNormalizer,
+    RewardScaler,
+    categorical_actor,
+    gaussian_actor,
+    value_critic,
+)
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.runs import import_named
 from amber_trl.transforms import ISStalenessFilter
@@ -157,6 +163,11 @@ def build_env(config: EffectiveConfig) -> EnvBase:
     )
 
 
+def build_scaler(config: EffectiveConfig) -> RewardScaler | None:
+    """What rewards are divided by; None leaves them as they are."""
+    return RewardScaler(config.num_envs, gamma=config.gamma) if config.reward_scaling else None
+
+
 def build_collector(
     config: EffectiveConfig, env: EnvBase, actor: TensorDictModuleBase
 ) -> BaseCollector:
@@ -187,9 +198,18 @@ def build_collector(
     )
 
 
-def for_learning(batch: TensorDictBase, config: EffectiveConfig) -> TensorDictBase:
-    """A copy of the batch for computing advantages; under "terminal", a time limit ends it."""
+def for_learning(
+    batch: TensorDictBase, config: EffectiveConfig, scaler: RewardScaler | None
+) -> TensorDictBase:
+    """A copy of the batch for computing advantages, with scaled rewards if there is a scaler.
+
+    Under "terminal", a time limit ends the copy's episodes.
+    """
     batch = batch.copy()
+    if scaler is not None:
+        reward = batch["next", "reward"]
+        scaler.update(reward, batch["next", "done"])
+        batch["next", "reward"] = scaler(reward)
     if config.time_limits == "terminal":
         batch["next", "terminated"] = batch["next", "done"]
     return batch

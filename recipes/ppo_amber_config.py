@@ -107,6 +107,9 @@ class Config:
     """Advantages and value targets of stored batches. stored: GAE once, when collected. The others:
     of the batches in use, in each iteration, by the current critic; recomputed: GAE; vtrace (IMPALA)
     and gae-v (DISC): corrected for the current actor."""
+    reward_scaling: bool = False
+    """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
+    far from 1; what is logged is not divided."""
     normalize_advantage: Literal["batch", "minibatch", "none"] = "batch"
     """Standardise advantages once over the batch that is stored, in each minibatch, or not."""
     critic_coeff: Annotated[float, Range(0)] = 1.0

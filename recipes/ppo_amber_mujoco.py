@@ -32,6 +32,7 @@ from ppo_amber_builders import (
     build_loss,
     build_networks,
     build_replay,
+    build_scaler,
     check_parts,
     for_learning,
 )
@@ -105,7 +106,8 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
         extends=directory.resumed,
     )
     collector = build_collector(config, env, actor)
-    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers)
+    scaler = build_scaler(config)
+    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler)
     parts: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     parts |= {"replay": replay, "policy": policy}
     with TrainingRun(
@@ -122,7 +124,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
         for batch in run.batches():  # line 4: collect
             annealed = schedule.step(run.frames)  # step size, clip range, drop factor
             normalizer.update(batch["observation"])
-            replay.extend(advantage(for_learning(batch, config)))  # lines 5 to 7: store, once
+            replay.extend(advantage(for_learning(batch, config, scaler)))  # 5 to 7: store, once
             ledger = replay.refresh()  # lines 10 to 12: R' of each batch; in use or not
             metrics = list(update.epochs(replay, config.epochs, config.target_kl))  # 17 to 24
             collector.update_policy_weights_(TensorDict.from_module(actor))

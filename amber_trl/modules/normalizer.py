@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from amber_trl._checks import check_integer, check_number
 from amber_trl.errors import NonFiniteDataError
+from amber_trl.modules._moments import merge_moments
 
 _LARGEST = sys.float_info.max
 
@@ -133,21 +134,12 @@ class ObservationNormalizer(nn.Module):
         """
         check_observation(observation, self.size)
         frames = observation.reshape(-1, self.size).to(self.mean)
-        added = frames.shape[0]
-        if added == 0:
+        if frames.shape[0] == 0:
             raise ValueError(
                 f"observation of shape {tuple(observation.shape)} holds no frame: update needs at "
                 "least one"
             )
-        added_mean = frames.mean(0)
-        added_squares = (frames - added_mean).square().sum(0)
-        # With n frames before and m added, d = mean_m - mean_n and S the sum of squared deviations:
-        # mean = mean_n + d m / (n + m),  S = S_n + S_m + d^2 n m / (n + m).
-        delta = added_mean - self.mean
-        total = self.count + added
-        mean = self.mean + delta * (added / total)
-        squares = self.variance * self.count + added_squares
-        variance = (squares + delta.square() * (self.count * added / total)) / total
+        total, mean, variance = merge_moments(self.count, self.mean, self.variance, frames)
         # A NaN or an infinity anywhere in a column reaches that column's variance.
         if not torch.isfinite(variance).all():
             raise NonFiniteDataError(_describe_not_finite(frames, variance))

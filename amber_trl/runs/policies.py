@@ -11,12 +11,18 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 
 from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
-from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
+from amber_trl.modules import (
+    ObservationNormalizer,
+    RewardScaler,
+    categorical_actor,
+    gaussian_actor,
+)
 from amber_trl.runs._files import write_whole
 
 Which = Literal["last", "best", "final"]
 
 _OPTIONS = ("clip", "min_variance", "dtype")  # of a normaliser
+_SCALER_OPTIONS = ("num_envs", "gamma", "min_variance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +40,8 @@ class Policy:
         env_kwargs: arguments that the environment is made with; plain values.
         wrappers: wrappers that are put around it, by name, as in
             :func:`~amber_trl.envs.make_env`.
+        reward_scaler: what scaled the rewards that it was trained on; None if nothing did. Playing
+            the policy does not use it.
 
     Examples:
         >>> import tempfile
@@ -52,11 +60,13 @@ class Policy:
     actor: TensorDictModuleBase
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[str] = ()
+    reward_scaler: RewardScaler | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes the environment, the arguments, the normaliser's options and the weights."""
+        """What makes environment and actor, the weights, and the scaler's state."""
         modules = [m for m in self.actor.modules() if isinstance(m, ObservationNormalizer)]
         options = [{name: getattr(module, name) for name in _OPTIONS} for module in modules]
+        scaler = self.reward_scaler
         return {
             "env_id": self.env_id,
             "env_kwargs": dict(self.env_kwargs),
@@ -64,10 +74,16 @@ class Policy:
             "arguments": dict(self.arguments),
             "normalizer": options[0] if options else None,
             "actor": dict(self.actor.state_dict()),
+            "reward_scaler": None
+            if scaler is None
+            else {
+                "options": {name: getattr(scaler, name) for name in _SCALER_OPTIONS},
+                "state": dict(scaler.state_dict()),
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the weights.
+        """Loads the weights, and the scaler's state.
 
         Raises:
             ValueError: if they are of another task or of another network.
@@ -79,6 +95,8 @@ class Policy:
                     f"policy of {name}={state[name]!r} given where {own[name]!r} is used"
                 )
         self.actor.load_state_dict(state["actor"])
+        if self.reward_scaler is not None:
+            self.reward_scaler.load_state_dict(state["reward_scaler"]["state"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes ``policy.pt``, whole or not at all, for :func:`load_policy` on any machine.
@@ -220,11 +238,13 @@ def _build(saved: Mapping[str, Any]) -> Policy:
         normalizer = ObservationNormalizer(arguments["observation_size"], **(options or {}))
     actor = make(**arguments, normalizer=normalizer)
     actor.load_state_dict(weights)
-    # Of which earlier versions saved none.
-    env_kwargs, wrappers = saved.get("env_kwargs", {}), saved.get("wrappers", [])
-    return Policy(
-        str(saved["env_id"]), arguments, actor, dict(env_kwargs), [str(name) for name in wrappers]
-    )
+    # Earlier versions saved nothing of what follows.
+    env_kwargs, wrappers = dict(saved.get("env_kwargs", {})), map(str, saved.get("wrappers", []))
+    scaler = None
+    if (scaled := saved.get("reward_scaler")) is not None:
+        scaler = RewardScaler(**scaled["options"])
+        scaler.load_state_dict(scaled["state"])
+    return Policy(str(saved["env_id"]), arguments, actor, env_kwargs, list(wrappers), scaler)
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -158,6 +158,8 @@ class TrainingRun:
         own["generators"] = GlobalRNGState()  # last, since others may draw while they load
         if taken := own.keys() & parts:
             raise ValueError(f"parts={sorted(taken)} are saved anyway: give them other names")
+        policy = parts.get("policy")
+        self._policy = policy if isinstance(policy, Policy) else None
         self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
         self._stop = StopOnInterrupt()
         self._earlier: list[str] = []  # why resuming was not exact
@@ -285,8 +287,8 @@ class TrainingRun:
         }
         try:
             self._collector.shutdown()
-            if isinstance(policy := self._parts.get("policy"), Policy):
-                policy.save(self._directory.path / "policy.pt")
+            if self._policy is not None:
+                self._policy.save(self._directory.path / "policy.pt")
             self._directory.write_summary(self.summary)
         except OSError as failure:
             if error is None:
@@ -318,6 +320,8 @@ class TrainingRun:
         self._earlier = [*restored.details["reasons"], *restored.differences]
         if self._collection is None or not self._collection.continues:
             self._log.recorder.drop_unfinished()
+            if self._policy is not None and self._policy.reward_scaler is not None:
+                self._policy.reward_scaler.restart()
             self._earlier.append("simulators were not put back, so new episodes started")
         for reason in self._earlier:
             _logger.warning("resumed approximately: %s", reason)
@@ -347,9 +351,25 @@ class TrainingRun:
                     f"init_from={str(run)!r}: {name!r} cannot take the networks of {path}, which "
                     f"are of another shape or recipe: {error}"
                 ) from error
-        if isinstance(policy := self._parts.get("policy"), Policy):  # for a collector with a copy
-            weights = TensorDict.from_module(policy.actor)
+        if self._policy is not None:
+            self._initialize_scale(run, read_component(path, "policy").get("reward_scaler"))
+            weights = TensorDict.from_module(self._policy.actor)  # for a collector with a copy
             self._collector.update_policy_weights_(weights)
+
+    def _initialize_scale(
+        self, run: str | os.PathLike[str], saved: Mapping[str, Any] | None
+    ) -> None:
+        """Loads the scale of rewards, but not the sums of episodes that end in the other run."""
+        scaler = None if self._policy is None else self._policy.reward_scaler
+        if (scaler is None) != (saved is None):
+            theirs, ours = (" not" * (part is None) for part in (saved, scaler))
+            raise CheckpointError(
+                f"init_from={str(run)!r}: its rewards were{theirs} scaled, and so were the values that "
+                f"its critic learnt, while those of this run are{ours}: train with reward_scaling as "
+                "that run did"
+            )
+        if scaler is not None and saved is not None:
+            scaler.load_state_dict({**saved["state"], "returns": scaler.returns})
 
     def _reasons(self) -> list[str]:
         """Why the run is not, or cannot be resumed as, one that never stopped; empty if it can."""

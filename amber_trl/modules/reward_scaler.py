@@ -1,0 +1,142 @@
+"""Running scale of rewards."""
+
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from amber_trl._checks import check_integer, check_number
+from amber_trl.errors import NonFiniteDataError
+from amber_trl.modules._moments import merge_moments
+
+
+class RewardScaler(nn.Module):
+    r"""Divides rewards by the running standard deviation of their discounted sum.
+
+    .. math::
+        G_t = \gamma (1 - d_{t-1}) G_{t-1} + r_t, \qquad
+        \hat r_t = \frac{r_t}{\sqrt{\max(\operatorname{Var} G, v_{\min})}}
+
+    :math:`d_{t-1}` is 1 where an episode ended with the frame before; each environment has its own
+    sum. This is the reward scaling of Engstrom et al. (2020, arXiv 2005.12729), which Gymnasium's
+    ``NormalizeReward`` and Stable-Baselines3's ``VecNormalize`` do frame by frame. Here the
+    statistics take in a whole batch with :meth:`update`, and its rewards are then divided by one
+    number. No mean is subtracted, since that would change which policy is best, and nothing is
+    clipped.
+
+    Compute advantages and value targets from the scaled rewards, and log the unscaled ones. **Value
+    targets that are already stored keep the scale of their time**, as stored log-probabilities keep
+    the policy of theirs: they were bootstrapped from a critic that has learnt in that scale, and
+    multiplying them by a ratio of scales would be exact only if the critic's output were multiplied
+    too. The difference fades: the k-th batch of a run moves the variance by about a k-th of the
+    difference that it makes. Advantages are not affected if each batch's are standardised.
+
+    The state is four float64 buffers, on the CPU: ``count``, ``mean`` and ``variance`` of the sums
+    so far (scalars; the variance is the population's), and ``returns`` ``[num_envs]``, the sums of
+    the unfinished episodes, so that a resumed run goes on exactly.
+
+    Args:
+        num_envs: number of environments, at least 1.
+        gamma: discount per frame, in [0, 1].
+        min_variance: floor of the variance, above 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+        TypeError: an argument is not a number, or ``num_envs`` not an integer.
+
+    Example:
+        One environment, whose sums are 4 and 6 + 4/2, of mean 6 and variance 4.
+
+        >>> import torch
+        >>> from amber_trl.modules import RewardScaler
+        >>> scaler = RewardScaler(num_envs=1, gamma=0.5)
+        >>> reward = torch.tensor([[4.0, 6.0]])
+        >>> scaler.update(reward, done=torch.tensor([[False, False]]))
+        >>> scaler(reward)
+        tensor([[2., 3.]])
+    """
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
+    returns: Tensor
+
+    def __init__(self, num_envs: int, *, gamma: float = 0.99, min_variance: float = 1e-8) -> None:
+        super().__init__()
+        self.num_envs = check_integer("num_envs", num_envs)
+        self.gamma = check_number("gamma", gamma, high=1)
+        self.min_variance = check_number(
+            "min_variance", min_variance, above=0, high=sys.float_info.max
+        )
+        start = {"count": 0.0, "mean": 0.0, "variance": 1.0, "returns": [0.0] * num_envs}
+        for name, value in start.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64, device="cpu"))
+
+    @property
+    def scale(self) -> Tensor:
+        """What rewards are divided by, a float64 scalar; 1 before any data."""
+        return self.variance.clamp_min(self.min_variance).sqrt()
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """Divides rewards by the scale as it is.
+
+        Args:
+            reward: floating tensor of any shape and device.
+
+        Returns:
+            Tensor of the same shape, dtype and device.
+        """
+        return reward / self.scale
+
+    @torch.no_grad()
+    def update(self, reward: Tensor, done: Tensor) -> None:
+        """Takes a batch of all environments into the statistics, in place.
+
+        Args:
+            reward: floating tensor ``[E, T, 1]`` or ``[E, T]``, the frames that follow those of the
+                last call, in their order.
+            done: bool tensor of the same shape: whether the episode ended with the frame, by a
+                terminal state or a time limit.
+
+        Raises:
+            ValueError: a shape is another one, or there is no frame.
+            NonFiniteDataError: a reward is NaN or infinite, or so large that its square overflows
+                float64. The state is then as before.
+        """
+        if reward.shape[:1] != (self.num_envs,) or reward.shape[2:] not in ((), (1,)):
+            raise ValueError(
+                f"reward of shape {tuple(reward.shape)}: give [{self.num_envs}, T] or "
+                f"[{self.num_envs}, T, 1], one row for each of num_envs={self.num_envs}"
+            )
+        if done.shape != reward.shape or not reward.numel():
+            raise ValueError(
+                f"done of shape {tuple(done.shape)} with reward of shape {tuple(reward.shape)}: "
+                "give the same shape, with at least one frame"
+            )
+        running, sums = self.returns, []
+        rewards = reward.reshape(self.num_envs, -1).to(running)
+        for earned, ended in zip(
+            rewards.T, done.reshape_as(rewards).to(running.device).T, strict=True
+        ):
+            running = self.gamma * running + earned
+            sums.append(running)
+            running = running.masked_fill(ended, 0.0)
+        merged = merge_moments(self.count, self.mean, self.variance, torch.cat(sums))
+        if not merged[-1].isfinite():
+            bad = int((~rewards.isfinite()).sum())
+            raise NonFiniteDataError(
+                f"reward has {bad} values that are NaN or infinite (if 0, the squares of its sums "
+                "overflow): the statistics were left unchanged; find out what the environment returns"
+            )
+        for buffer, value in zip(
+            (self.count, self.mean, self.variance, self.returns), (*merged, running), strict=True
+        ):
+            buffer.copy_(value)
+
+    def restart(self) -> None:
+        """Forgets the sums of unfinished episodes, for environments that start new ones."""
+        self.returns.zero_()
+
+    def extra_repr(self) -> str:
+        """Arguments shown by ``repr``."""
+        return f"{self.num_envs}, gamma={self.gamma}, min_variance={self.min_variance}"
