@@ -42,6 +42,7 @@ def evaluate(
     max_frames: int = 100_000,
     env_id: str | None = None,
     wrappers: tuple[str, ...] | None = None,
+    actor: str | None = None,
     out: Path | None = None,
     video: Path | None = None,
 ) -> str:
@@ -59,6 +60,7 @@ def evaluate(
             module:id, since that imports the module.
         wrappers: wrappers that the policy must have been trained with. Needed where one of them is
             not gymnasium's, since that imports its module.
+        actor: module:function that the actor must be made by. Needed where the run had that option.
         out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
         video: also record one episode there, as .mp4. Needs imageio-ffmpeg, and without a display
@@ -75,6 +77,7 @@ def evaluate(
         max_frames=max_frames,
         env_id=env_id,
         wrappers=wrappers,
+        actor=actor,
         out=out,
         video=video,
         progress=sys.stderr.isatty(),

@@ -34,7 +34,7 @@ from amber_trl.modules import (
     value_critic,
 )
 from amber_trl.objectives import AmberPPOLoss
-from amber_trl.runs import import_named
+from amber_trl.runs import import_named, named_actor
 from amber_trl.transforms import ISStalenessFilter
 
 _COMPILE_ACTOR_FROM_STEPS = 500_000
@@ -44,7 +44,7 @@ _COMPILE_ACTOR_FROM_STEPS = 500_000
 def build_networks(
     config: EffectiveConfig, env: EnvBase
 ) -> tuple[TensorDictModuleBase, TensorDictModuleBase, ObservationNormalizer, dict[str, Any]]:
-    """Actor and critic, the normaliser that both hold, and the arguments that made the actor."""
+    """Actor and critic, the normaliser that both hold, and the arguments of an actor of ours."""
     size = env.observation_spec["observation"].shape[-1]
     shape: dict[str, Any] = {"hidden_sizes": list(config.hidden_sizes)}
     if config.activation != "tanh":  # which policy.pt does not name
@@ -52,7 +52,9 @@ def build_networks(
     arguments = {"observation_size": size, **shape}
     prior = 0.01 if config.protocol == "paper" else 0.0  # frames, as in the paper's code base
     normalizer = ObservationNormalizer(size, initial_count=prior, device=config.device)
-    if isinstance(env.action_spec, Categorical):
+    if config.actor is not None:
+        actor, arguments = named_actor(config.actor, env, normalizer), {}
+    elif isinstance(env.action_spec, Categorical):
         arguments["num_actions"] = int(env.action_spec.space.n)
         actor = categorical_actor(**arguments, normalizer=normalizer)
     else:

@@ -122,6 +122,10 @@ class Config:
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
     """Activation of the hidden layers."""
+    actor: str | None = None
+    """module:function that makes the actor, as function(observation_spec, action_spec,
+    normalizer=...): a ProbabilisticActor, to which hidden_sizes and activation mean nothing (None:
+    a Gaussian or categorical network)."""
 
 
 @dataclass(frozen=True, kw_only=True)

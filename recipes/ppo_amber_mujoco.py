@@ -107,7 +107,9 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     )
     collector = build_collector(config, env, actor)
     scaler = build_scaler(config)
-    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler)
+    policy = Policy(
+        config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler, config.actor
+    )
     parts: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     parts |= {"replay": replay, "policy": policy}
     with TrainingRun(

@@ -23,6 +23,7 @@ def evaluate_run(
     max_frames: int = MAX_FRAMES,
     env_id: str | None = None,
     wrappers: Sequence[str] | None = None,
+    actor: str | None = None,
     out: str | os.PathLike[str] | None = None,
     video: str | os.PathLike[str] | None = None,
     progress: bool = False,
@@ -38,6 +39,7 @@ def evaluate_run(
         max_frames: as in :func:`play`, also for the video's episode.
         env_id: as in :func:`~amber_trl.runs.load_policy`.
         wrappers: as in :func:`~amber_trl.runs.load_policy`.
+        actor: as in :func:`~amber_trl.runs.load_policy`.
         out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
             ``-stochastic``) in the run directory. An older file is replaced, and missing folders
             are made.
@@ -71,7 +73,7 @@ def evaluate_run(
         ('checkpoints/000000002048.ckpt', [200, 200], True)
     """
     path = find_policy(run_dir, checkpoint)
-    policy = load_policy(path, env_id=env_id, wrappers=wrappers)
+    policy = load_policy(path, env_id=env_id, wrappers=wrappers, actor=actor)
     mode = "deterministic" if deterministic else "stochastic"
     file = Path(run_dir, f"evaluation-{checkpoint}-{mode}.json") if out is None else Path(out)
     how = {"deterministic": deterministic, "seed": seed}

@@ -2,6 +2,7 @@
 
 from amber_trl._checks import import_named
 from amber_trl.runs.interrupts import StopOnInterrupt
+from amber_trl.runs.named_actor import named_actor
 from amber_trl.runs.policies import Policy, find_policy, load_policy
 from amber_trl.runs.run_directory import RunDirectory, read_config
 from amber_trl.runs.scores import final_score, learning_curve, speed_score
@@ -17,6 +18,7 @@ __all__ = [
     "import_named",
     "learning_curve",
     "load_policy",
+    "named_actor",
     "read_config",
     "speed_score",
 ]

@@ -2,7 +2,8 @@
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 
 from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
+from amber_trl.envs import make_env
 from amber_trl.modules import (
     ObservationNormalizer,
     RewardScaler,
@@ -18,6 +20,7 @@ from amber_trl.modules import (
     gaussian_actor,
 )
 from amber_trl.runs._files import write_whole
+from amber_trl.runs.named_actor import named_actor
 
 Which = Literal["last", "best", "final"]
 
@@ -42,6 +45,8 @@ class Policy:
             :func:`~amber_trl.envs.make_env`.
         reward_scaler: what scaled the rewards that it was trained on; None if nothing did. Playing
             the policy does not use it.
+        actor_function: the ``module:function`` that made an actor of another kind, as in
+            :func:`~amber_trl.runs.named_actor`; ``arguments`` are then not used.
 
     Examples:
         >>> import tempfile
@@ -61,6 +66,7 @@ class Policy:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[str] = ()
     reward_scaler: RewardScaler | None = None
+    actor_function: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """What makes environment and actor, the weights, and the scaler's state."""
@@ -72,6 +78,7 @@ class Policy:
             "env_kwargs": dict(self.env_kwargs),
             "wrappers": list(self.wrappers),
             "arguments": dict(self.arguments),
+            "actor_function": self.actor_function,
             "normalizer": options[0] if options else None,
             "actor": dict(self.actor.state_dict()),
             "reward_scaler": None
@@ -89,7 +96,7 @@ class Policy:
             ValueError: if they are of another task or of another network.
         """
         own = self.state_dict()
-        for name in ("env_id", "env_kwargs", "wrappers", "arguments"):
+        for name in ("env_id", "env_kwargs", "wrappers", "arguments", "actor_function"):
             if state[name] != own[name]:
                 raise ValueError(
                     f"policy of {name}={state[name]!r} given where {own[name]!r} is used"
@@ -117,18 +124,21 @@ def load_policy(
     *,
     env_id: str | None = None,
     wrappers: Sequence[str] | None = None,
+    actor: str | None = None,
 ) -> Policy:
-    """Loads a policy. No code from the file runs and no generator moves.
+    """Loads a policy. No code that the caller has not named runs, and no generator moves.
 
     Playing a policy makes the environment that its file names. An id of the form ``module:id``
-    imports that module, and so does a wrapper. A policy that would import a module loads only if
-    the caller names the same id, or the same wrappers. Those of ``gymnasium.wrappers`` need no
-    naming.
+    imports that module, and so does a wrapper, or a function that makes the actor. A policy that
+    would import a module loads only if the caller names the same id, wrappers or function. Those of
+    ``gymnasium.wrappers`` need no naming.
 
     Args:
         path: a run's ``policy.pt``, or one of its checkpoints, which is then verified.
         env_id: what the file must say; None takes any id that imports no module.
         wrappers: what the file must say; None takes any of ``gymnasium.wrappers``.
+        actor: the ``module:function`` that the file must say makes the actor; None takes actors of
+            this library. To call it, the environment is made.
 
     Returns:
         The policy, on the CPU.
@@ -136,8 +146,9 @@ def load_policy(
     Raises:
         FileNotFoundError: there is nothing at ``path``.
         CheckpointError: the checkpoint is damaged, or does not hold a policy.
+        ImportError: what the caller named cannot be imported.
         ValueError: the file is damaged or holds something else, its policy is for another
-            environment than ``env_id`` and ``wrappers`` say, or that imports a module that the
+            environment or of another actor than the caller says, or imports a module that the
             caller has not named.
 
     Examples:
@@ -149,22 +160,29 @@ def load_policy(
     if not path.exists():
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
     saved = read_component(path, "policy") if path.suffix == ".ckpt" else _read(path)
-    try:
+    with _errors_of(path):
         if not isinstance(saved, Mapping):
             raise TypeError(f"it holds a {type(saved).__name__}")
-        with torch.random.fork_rng(devices=[]):  # new weights are drawn, and then replaced
-            policy = _build(saved)
+        # Earlier versions saved neither wrappers nor a function.
+        named, own, function = str(saved["env_id"]), _wrappers(saved), saved.get("actor_function")
+    id_module = named.rpartition(":")[0]
+    _check_named(path, "env_id", named, env_id, [id_module] if id_module else [])
+    modules = [name.partition(":")[0] for name in own]
+    foreign = [name for name in modules if name.split(".")[:2] != ["gymnasium", "wrappers"]]
+    _check_named(path, "wrappers", own, None if wrappers is None else list(wrappers), foreign)
+    _check_named(path, "actor", function, actor, [function.partition(":")[0]] if function else [])
+    with _errors_of(path), torch.random.fork_rng(devices=[]):  # new weights, which are replaced
+        return _build(saved)
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ValueError(
             f"path={str(path)!r} does not hold a policy of amber_trl: {error!r}"
         ) from error
-    id_module = policy.env_id.rpartition(":")[0]
-    _check_named(path, "env_id", policy.env_id, env_id, [id_module] if id_module else [])
-    modules = [name.partition(":")[0] for name in policy.wrappers]
-    foreign = [name for name in modules if name.split(".")[:2] != ["gymnasium", "wrappers"]]
-    asked = None if wrappers is None else list(wrappers)
-    _check_named(path, "wrappers", list(policy.wrappers), asked, foreign)
-    return policy
 
 
 def _check_named(path: Path, name: str, ours: Any, asked: Any, modules: list[str]) -> None:
@@ -229,22 +247,45 @@ def _other(run_dir: Path) -> str:
     return "nor any other policy: name the directory of one run, as training left it"
 
 
+def _wrappers(saved: Mapping[str, Any]) -> list[str]:
+    return [str(name) for name in saved.get("wrappers", [])]
+
+
 def _build(saved: Mapping[str, Any]) -> Policy:
-    arguments, weights = saved["arguments"], saved["actor"]
-    make = categorical_actor if "num_actions" in arguments else gaussian_actor
-    options = saved.get("normalizer")  # of which the first versions saved none, only weights
-    normalizer = None
-    if any(".normalizer." in name for name in weights):
-        normalizer = ObservationNormalizer(arguments["observation_size"], **(options or {}))
-    actor = make(**arguments, normalizer=normalizer)
-    actor.load_state_dict(weights)
-    # Earlier versions saved nothing of what follows.
-    env_kwargs, wrappers = dict(saved.get("env_kwargs", {})), map(str, saved.get("wrappers", []))
+    # Earlier versions saved neither env_kwargs nor reward_scaler.
+    arguments, env_kwargs = saved["arguments"], dict(saved.get("env_kwargs", {}))
     scaler = None
     if (scaled := saved.get("reward_scaler")) is not None:
         scaler = RewardScaler(**scaled["options"])
         scaler.load_state_dict(scaled["state"])
-    return Policy(str(saved["env_id"]), arguments, actor, env_kwargs, list(wrappers), scaler)
+    env_id, wrappers, function = str(saved["env_id"]), _wrappers(saved), saved.get("actor_function")
+    if function is None:
+        actor = _actor_of_arguments(saved)
+    else:
+        with closing(make_env(env_id, 1, wrappers=wrappers, **env_kwargs)) as env:
+            size = env.observation_spec["observation"].shape[-1]
+            normalizer = ObservationNormalizer(size, **(saved["normalizer"] or {}))
+            actor = named_actor(function, env, normalizer)
+        actor.load_state_dict(saved["actor"])
+    return Policy(env_id, arguments, actor, env_kwargs, wrappers, scaler, function)
+
+
+def _actor_of_arguments(saved: Mapping[str, Any]) -> TensorDictModuleBase:
+    arguments, weights = saved["arguments"], saved["actor"]
+    make = categorical_actor if "num_actions" in arguments else gaussian_actor
+    options = saved.get("normalizer")  # of which the first versions saved none, only weights
+    normalizer = None
+    try:
+        if any(".normalizer." in name for name in weights):
+            normalizer = ObservationNormalizer(arguments["observation_size"], **(options or {}))
+        actor = make(**arguments, normalizer=normalizer)
+        actor.load_state_dict(weights)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"its actor is not what {make.__name__} makes of arguments={arguments!r} ({error}): "
+            "save an actor of another kind as Policy(..., actor_function='module:function')"
+        ) from error
+    return actor
 
 
 def _read(file: Path) -> Mapping[str, Any]:

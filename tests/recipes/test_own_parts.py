@@ -1,0 +1,140 @@
+"""An actor, a sampler and a staleness metric of one's own, named on the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from amber_trl.__main__ import main
+from amber_trl.modules import gaussian_actor
+from amber_trl.runs import Policy, load_policy
+from tests.recipes.conftest import RECIPES
+
+OWN = "tests.recipes.own_parts"
+NAMED = {
+    "actor": f"{OWN}:state_dependent",
+    "sampler": f"{OWN}:NewestTwice",
+    "staleness_metric": f"{OWN}:exact_kl",
+}
+SMALL = {"env_id": "Pendulum-v1", "smoke": True, "total_frames": 1024}
+
+
+def _options(**options: Any) -> list[str]:
+    words = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words
+
+
+def _tables(run_dir: Path) -> list[bytes]:
+    return [(run_dir / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four iterations by the command line."""
+    run_dir = tmp_path_factory.mktemp("own") / "run"
+    command = [sys.executable, str(RECIPES / "ppo_amber_mujoco.py"), "--no-progress"]
+    subprocess.run(
+        [*command, *_options(**SMALL, **NAMED, run_dir=run_dir)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(RECIPES.parent)},
+    )
+    return run_dir
+
+
+def test_the_run_is_by_the_parts_that_were_named(run_dir: Path) -> None:
+    config = json.loads((run_dir / "config.json").read_text())
+    assert {name: config[name] for name in NAMED} == NAMED
+    with (run_dir / "iterations.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert max(int(row["active_batches"]) for row in rows) > 1
+    last = rows[-1]
+    # The KL divergence of small steps, which the average importance ratio exceeds.
+    assert 0 < float(last["staleness_0"]) < float(last["importance_ratio_0"]) - 1
+
+
+def test_it_resumes_to_the_same_bits(
+    ppo: ModuleType, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = tmp_path / "run"
+    record = ppo.TrainingRun.record
+
+    def stop(run: Any, *args: Any) -> None:
+        record(run, *args)
+        signal.raise_signal(signal.SIGTERM)
+
+    config = {**SMALL, **NAMED, "run_dir": ours, "progress": False}
+    with monkeypatch.context() as patch:
+        patch.setattr(ppo.TrainingRun, "record", stop)
+        assert ppo.train(ppo.Config(**config))["stopped_by"] == "SIGTERM"
+    monkeypatch.setattr(sys, "argv", ["ppo_amber_mujoco.py", "--resume", str(ours)])
+    assert ppo.main() == 0
+    assert _tables(ours) == _tables(run_dir)
+
+
+def test_another_run_starts_from_its_networks(
+    ppo: ModuleType, run_dir: Path, tmp_path: Path
+) -> None:
+    config = {**SMALL, "total_frames": 256, "actor": NAMED["actor"], "learning_rate": 1e-12}
+    ppo.train(ppo.Config(**config, init_from=run_dir, run_dir=tmp_path, progress=False))
+    policies = [
+        load_policy(path / "policy.pt", actor=NAMED["actor"]) for path in (run_dir, tmp_path)
+    ]
+    theirs, ours = (policy.actor.state_dict() for policy in policies)
+    assert sum(name.endswith(("weight", "bias")) for name in theirs) == 2
+    for name in theirs:
+        if name.endswith(("weight", "bias")):
+            assert torch.allclose(ours[name], theirs[name], atol=1e-6)
+
+
+def test_it_is_played_where_the_same_function_is_named(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = ["evaluate", str(run_dir), "--episodes", "1"]
+    assert main(evaluate) == 1
+    assert f"--actor {NAMED['actor']}" in capsys.readouterr().err
+    assert main([*evaluate, "--actor", f"{OWN}:raw"]) == 1
+    assert "was passed" in capsys.readouterr().err
+    assert main([*evaluate, "--actor", NAMED["actor"]]) == 0
+    assert "mean return -" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("silent", "action_log_prob.*return_log_prob=True"),
+        ("misnamed", "does not write.*'action'"),
+        ("of_pixels", "reads.*'pixels'"),
+        ("too_many", r"shape \[8, 3\]"),
+        ("critic", "made a Linear"),
+        ("nothing", "has no nothing"),
+    ],
+)
+def test_an_actor_that_does_not_fit_is_refused_before_there_is_a_run(
+    ppo: ModuleType, tmp_path: Path, name: str, says: str
+) -> None:
+    config = ppo.Config(**{**SMALL, "actor": f"{OWN}:{name}", "run_dir": tmp_path / "run"})
+    with pytest.raises((ValueError, TypeError, ImportError), match=f"actor='{OWN}:{name}'.*{says}"):
+        ppo.train(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_actor_of_another_kind_is_named_as_the_cause(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
+    wide = gaussian_actor(**arguments, hidden_sizes=[8])
+    for saved in ({}, arguments):
+        Policy("Pendulum-v1", saved, wide).save(tmp_path / "policy.pt")
+        with pytest.raises(ValueError, match="actor_function="):
+            load_policy(tmp_path / "policy.pt")
