@@ -30,7 +30,7 @@ from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.modules import ObservationNormalizer, RewardScaler, gaussian_actor, value_critic
-from amber_trl.runs import Policy, RunDirectory, TrainingRun
+from amber_trl.runs import LoggerName, Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
@@ -73,6 +73,8 @@ class Config:
     reward_scaling: bool = False
     """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
     far from 1; what is logged is not divided."""
+    logger: LoggerName = "csv"
+    """csv: the run's own tables. Others get their numbers too."""
     smoke: bool = False
     """Ten short iterations."""
 
@@ -92,7 +94,7 @@ def open_run(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
     if isinstance(env.action_spec, Categorical):
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
     config = replace(config, total_frames=total, frames_per_batch=size)
-    return config, env, open_directory(config, {"setup": "a2c"})
+    return config, env, open_directory(config, {"setup": "a2c"}, logger=config.logger)
 
 
 def train(config: Config) -> dict[str, Any]:

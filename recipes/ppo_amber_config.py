@@ -10,7 +10,7 @@ import torch
 from command_line import EnvKwargs, check_env_kwargs, continued_config, metric_of
 from ranges import Range, check_fields
 
-from amber_trl.runs import import_named
+from amber_trl.runs import LoggerName, import_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,13 @@ class Config:
     among those saved after one (None: never)."""
     eval_episodes: Annotated[int, Range(1)] = 10
     """Episodes of an evaluation, each time the same starts."""
-    tensorboard: bool = False
-    """Log to TensorBoard too, in the run directory."""
+    logger: LoggerName = "csv"
+    """csv: the run's own tables. Others get their numbers too: tensorboard in the run directory;
+    wandb and mlflow as their environment variables say (WANDB_MODE=offline needs no account;
+    without MLFLOW_TRACKING_URI it is mlflow.db in the run directory)."""
     progress: bool = True
-    """Show a progress bar."""
+    """Show a progress bar: frames, time left and speed; return, the mean of the last 100 episodes;
+    active, the batches in use; staleness, that of the oldest batch in use."""
     smoke: bool = False
     """A few short iterations that exercise everything within 20 seconds, and learn nothing."""
 

@@ -70,7 +70,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     choice = config.compile if new else "on" if config.compiled else "off"
     compiled = should_compile(choice, total_frames=config.total_frames, device=config.device)
     config = replace(config, compiled=compiled)
-    directory = open_directory(config, tensorboard=config.tensorboard)
+    directory = open_directory(config, logger=config.logger)
     if compiled:
         tqdm.write("compiling in the first iteration; a stop takes effect after it", sys.stdout)
     return config, env, directory

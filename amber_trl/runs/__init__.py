@@ -1,6 +1,7 @@
 """A training run: its directory, episodes, scores and policies, and the class that runs it."""
 
 from amber_trl._checks import import_named
+from amber_trl.runs._loggers import LoggerName
 from amber_trl.runs.interrupts import StopOnInterrupt
 from amber_trl.runs.named_actor import named_actor
 from amber_trl.runs.policies import Policy, find_policy, load_policy
@@ -9,6 +10,7 @@ from amber_trl.runs.scores import final_score, learning_curve, speed_score
 from amber_trl.runs.training_run import TrainingRun
 
 __all__ = [
+    "LoggerName",
     "Policy",
     "RunDirectory",
     "StopOnInterrupt",

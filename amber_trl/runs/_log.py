@@ -28,7 +28,7 @@ _LEDGER_COLUMNS = (
 
 
 class TrainingLog:
-    """Feeds a run directory's tables and a progress bar, once per iteration.
+    """Feeds a run directory's tables and logger, and a progress bar, once per iteration.
 
     Numbers leave the device here, and not in the update path.
     """
@@ -70,12 +70,11 @@ class TrainingLog:
             row["active_batches"] = len(active)
             shown |= {"active": str(len(active)), "staleness": f"{active[-1]:.3g}"}
         row |= {"mean_return": mean_return, "mean_length": mean_length}
-        if ledger is not None:
-            row |= _ledger_cells(ledger, self._num_batches)
+        cells = {} if ledger is None else _ledger_cells(ledger, self._num_batches)
         self._directory.append(
             "episodes", *(dict(zip(COLUMNS, each, strict=True)) for each in finished)
         )
-        self._directory.append("iterations", row)
+        self._directory.append("iterations", row | cells)
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update(batch.numel())
         now = time.perf_counter()
@@ -83,6 +82,10 @@ class TrainingLog:
         timing |= {f"{name}_seconds": seconds for name, seconds in self._laps.items()}
         timing["frames_per_second"] = batch.numel() / (now - self._logged)
         self._directory.append("timing", timing)
+        del row["frames"]  # the logger's x axis
+        row["frames_per_second"] = timing["frames_per_second"]
+        by_age = {f"ledger/{name}": value for name, value in cells.items()}
+        self._directory.log(frames, row | by_age)
         self._lapped = self._logged = time.perf_counter()
 
     def means(self) -> tuple[float | None, float | None]:

@@ -6,12 +6,14 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from amber_trl._provenance import package_versions
 from amber_trl.runs._episodes import COLUMNS
 from amber_trl.runs._files import Table, write_whole
+from amber_trl.runs._loggers import LEFT, LoggerName, check_logger, open_logger
 
 TableName = Literal["episodes", "iterations", "timing"]
 
@@ -23,8 +25,8 @@ _LEFT = (
     "policy.pt",
     "summary.json",
     "checkpoints",
-    "tensorboard/events.out.tfevents.*",
     "evaluation-*.json",
+    *LEFT,
 )
 """What a run leaves, as patterns. Nothing else is ever removed."""
 
@@ -44,15 +46,19 @@ class RunDirectory:
         overwrite: remove the files and checkpoints of an earlier run in it. Other files are never
             touched.
         resume: go on with the run in it.
-        tensorboard: also log every iteration to ``path/tensorboard``.
+        logger: where iterations go besides the tables: ``"csv"`` is nowhere. ``"tensorboard"`` is
+            ``path/tensorboard``. ``"wandb"`` and ``"mlflow"`` are set up by their own environment
+            variables, such as ``WANDB_PROJECT``, ``WANDB_MODE=offline`` or ``MLFLOW_TRACKING_URI``,
+            without which MLflow writes ``path/mlflow.db``.
 
     Raises:
         FileExistsError: if ``path`` is a file, or already holds a run and neither ``overwrite`` nor
             ``resume`` is set.
         FileNotFoundError: if ``resume`` is set and ``path`` lacks one of a run's tables.
-        ValueError: if both are set.
+        ValueError: if both are set, or ``logger`` is unknown.
         BlockingIOError: if another process, or another object of this one, has the run open.
-        ImportError: if ``tensorboard`` is asked for and not installed.
+        ImportError: if the package of the ``logger`` is not installed.
+        RuntimeError: if the logger cannot start, for example without a login.
 
     Examples:
         >>> import tempfile
@@ -69,8 +75,9 @@ class RunDirectory:
         *,
         overwrite: bool = False,
         resume: bool = False,
-        tensorboard: bool = False,
+        logger: LoggerName = "csv",
     ) -> None:
+        check_logger(logger)
         if overwrite and resume:
             raise ValueError("overwrite=True and resume=True: choose one")
         self.path, self.resumed = Path(path), resume
@@ -87,17 +94,28 @@ class RunDirectory:
                 "directory, go on with that run (resume=True, --resume in a recipe), or overwrite "
                 "it (overwrite=True, --overwrite in a recipe)"
             )
-        self._logger = _tensorboard_logger(self.path) if tensorboard else None
         self.path.mkdir(parents=True, exist_ok=True)
         self._tables = {name: Table(self.path / f"{name}.csv") for name in _TABLES}
         self._lock()
-        if resume:
-            return
+        if not resume:
+            for table in self._tables.values():
+                table.file.truncate(0)
+            for item in set(held) - {table.path for table in self._tables.values()}:
+                shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+            self._tables["episodes"].start(*COLUMNS)
+        self._closing = ExitStack()
         for table in self._tables.values():
-            table.file.truncate(0)
-        for item in set(held) - {table.path for table in self._tables.values()}:
-            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
-        self._tables["episodes"].start(*COLUMNS)
+            self._closing.enter_context(table.file)
+        self._logged = 0  # frames of the last iteration that the logger has
+        try:
+            self._logger = open_logger(logger, self.path)
+        except RuntimeError:
+            self._closing.close()
+            for table in self._tables.values() if not resume else ():
+                table.path.unlink()  # so that there is no run yet
+            raise
+        if self._logger is not None:
+            self._closing.enter_context(self._logger.experiment)
 
     @property
     def checkpoints(self) -> Path:
@@ -126,14 +144,20 @@ class RunDirectory:
     def append(self, table: TableName, *rows: Mapping[str, Any]) -> None:
         """Appends rows to a table: numbers by column, the frames so far first, None if empty.
 
-        The first row settles the columns. Iterations go to TensorBoard too if that is on.
+        The first row settles the columns.
         """
         self._tables[table].append(*rows)
-        if self._logger is not None and table == "iterations":
-            for row in rows:
-                for name, value in row.items():
-                    if value is not None and name != "frames":
-                        self._logger.log_scalar(name, value, step=row["frames"])
+
+    def log(self, frames: int, values: Mapping[str, Any]) -> None:
+        """Gives the logger an iteration's numbers by name; None is left out.
+
+        A resumed run repeats iterations that were logged before it was stopped. These are left out,
+        so each is there once.
+        """
+        if self._logger is not None and frames > self._logged:
+            numbers = {name: float(value) for name, value in values.items() if value is not None}
+            self._logger.log_metrics(numbers, step=frames)
+            self._logger.flush()
 
     def rows(self, table: TableName) -> list[list[str]]:
         """The cells of each row of a table, as text."""
@@ -150,11 +174,13 @@ class RunDirectory:
         Removes ``policy.pt`` and ``summary.json`` too, which an earlier end of the run left.
 
         Args:
-            frames: frames of the checkpoint. TensorBoard drops what came later as well.
+            frames: frames of the checkpoint.
 
         Raises:
             ValueError: if ``iterations.csv`` has no row of that frame.
         """
+        whole = (int(row[0]) for row in self.rows("iterations") if row and row[0].isdigit())
+        self._logged = max(whole, default=0)
         last = {name: table.rewind(frames) for name, table in self._tables.items()}["iterations"]
         if last != frames:
             raise ValueError(
@@ -163,17 +189,10 @@ class RunDirectory:
             )
         for name in ("policy.pt", "summary.json"):
             (self.path / name).unlink(missing_ok=True)
-        if self._logger is not None:
-            writer = self._logger.experiment
-            writer.purge_step = frames + 1
-            writer.close()  # it opens another file, which says so
 
     def close(self) -> None:
         """Closes all files; what was appended stays."""
-        for table in self._tables.values():
-            table.file.close()
-        if self._logger is not None:
-            self._logger.experiment.close()
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self
@@ -233,16 +252,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def _tensorboard_logger(path: Path) -> Any:
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "tensorboard=True, but the tensorboard package is not installed: "
-            'install it with pip install "amber_trl[tensorboard]", or leave the option out'
-        ) from error
-    from torchrl.record.loggers import TensorboardLogger
-
-    return TensorboardLogger(exp_name="tensorboard", log_dir=str(path))

@@ -1,3 +1,4 @@
+import importlib
 import json
 import math
 import sys
@@ -7,6 +8,17 @@ from typing import Any
 import pytest
 
 from amber_trl.runs import RunDirectory, read_config
+
+
+def logged(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    """All that is in the event files of a run, by name: steps and values."""
+    loader = importlib.import_module("tensorboard.backend.event_processing.event_file_loader")
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in sorted((run_dir / "tensorboard").iterdir()):
+        for event in loader.LegacyEventFileLoader(str(file)).Load():
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
 
 
 def _write(run: RunDirectory, frames: int) -> None:
@@ -138,36 +150,47 @@ def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tensorboard_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with RunDirectory(tmp_path, tensorboard=True) as run:
-        for frames in (8, 16, 24):
-            run.append("iterations", {"frames": frames, "loss": float(frames), "none": None})
-    with RunDirectory(tmp_path, resume=True, tensorboard=True) as run:
-        run.rewind(8)
-        run.append("iterations", {"frames": 16, "loss": -1.0, "none": None})
-    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(8, 8.0), (16, -1.0)]
+def test_a_logger_gets_each_iteration_once_also_if_the_run_is_resumed(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    for resume, frames in ((False, (8, 16, 24)), (True, (16, 24, 32))):
+        with RunDirectory(tmp_path, resume=resume, logger="tensorboard") as run:
+            if resume:
+                run.rewind(8)
+            for frame in frames:
+                _write(run, frame)
+                run.log(frame, {"loss": frame, "none": None})
+    assert logged(tmp_path) == {"loss": [(8, 8.0), (16, 16.0), (24, 24.0), (32, 32.0)]}
     RunDirectory(tmp_path, overwrite=True).close()
     assert list((tmp_path / "tensorboard").iterdir()) == []
 
 
-def test_missing_tensorboard_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("logger", ["tensorboard", "wandb", "mlflow"])
+def test_a_logger_that_is_not_there_ends_before_the_run(
+    logger: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ImportError, match=r"pip install .amber_trl\[tensorboard\]"):
-        RunDirectory(tmp_path / "run", tensorboard=True)
+    monkeypatch.setitem(sys.modules, logger, None)
+    with pytest.raises(ImportError, match=f"pip install {logger}"):
+        RunDirectory(tmp_path / "run", logger=logger)
+    with pytest.raises(ValueError, match="logger='tensorbord'"):
+        RunDirectory(tmp_path / "run", logger="tensorbord")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
+def test_a_logger_that_cannot_start_leaves_no_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "tensorboard").write_text("in the way")
+    with pytest.raises(RuntimeError, match="logger='tensorboard' could not start") as caught:
+        RunDirectory(tmp_path, logger="tensorboard")
+    assert "\n" not in str(caught.value)
+    RunDirectory(tmp_path).close()
+
+
 def test_two_trainings_cannot_share_a_directory(tmp_path: Path) -> None:
-    options: dict[str, Any]
     with RunDirectory(tmp_path) as run:
         _write(run, 8)
-        for options in ({"resume": True}, {"overwrite": True}):
+        for option in ("resume", "overwrite"):
             with pytest.raises(BlockingIOError, match="in use by another training"):
-                RunDirectory(tmp_path, **options)
+                RunDirectory(tmp_path, **{option: True})  # type: ignore[arg-type]
         _write(run, 16)
     assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 3
     RunDirectory(tmp_path, resume=True).close()

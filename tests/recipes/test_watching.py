@@ -1,0 +1,71 @@
+"""What can be seen of a run while it goes on: the terminal, and loggers besides the run's tables."""
+
+import csv
+import importlib.util
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from amber_trl.checkpoints import list_checkpoints
+from tests.recipes.conftest import RECIPES
+from tests.runs.test_run_directory import logged
+
+_OPTIONS = ("--smoke", "--env-id", "InvertedPendulum-v5", "--checkpoint-interval", "2")
+
+
+def _run(
+    *options: str | Path, recipe: str = "ppo_amber_mujoco", **env: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(RECIPES / f"{recipe}.py"), *map(str, options)]
+    environment = os.environ | env
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def _column(run_dir: Path, table: str, name: str) -> list[str]:
+    with (run_dir / f"{table}.csv").open(newline="") as file:
+        return [row[name] for row in csv.DictReader(file)]
+
+
+def test_tensorboard_has_what_the_tables_have_and_each_frame_once(
+    ppo: ModuleType, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    run_dir = tmp_path / "run"
+    options = ("--total-frames", "1024", "--eval-interval", "2", "--eval-episodes", "1")
+    done = _run(*_OPTIONS, *options, "--logger", "tensorboard", "--run-dir", run_dir)
+    assert done.returncode == 0, done.stderr
+    list_checkpoints(run_dir / "checkpoints")[-1].unlink()  # so that two iterations are repeated
+    ppo.train(ppo.Config(resume=run_dir, progress=False))
+    found = logged(run_dir)
+    assert [step for step, _ in found["ledger/kl_0"]] == [256, 512, 768, 1024]
+    assert [step for step, _ in found["eval_return"]] == [512, 1024]
+    columns = ["mean_return", "mean_length", "loss_objective", "loss_critic", "active_batches"]
+    for name in (*columns, "learning_rate", "eval_return"):
+        logged_values = [value for _, value in found[name]]
+        written = [float(cell) for cell in _column(run_dir, "iterations", name) if cell]
+        assert logged_values == pytest.approx(written)
+    assert [step for step, _ in found["frames_per_second"]] == [256, 512, 768, 1024]
+
+
+@pytest.mark.parametrize("logger", ["wandb", "mlflow"])
+def test_a_resumed_run_is_one_run_of_its_service(logger: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(logger) is None:
+        pytest.skip(f"{logger} is not installed")
+    run_dir, offline = tmp_path / "run", {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": ""}
+    first = (*_OPTIONS, "--total-frames", "1024", "--logger", logger, "--run-dir", run_dir)
+    for options in (first, ("--resume", run_dir)):
+        done = _run(*options, **offline)
+        assert done.returncode == 0, done.stderr
+        list_checkpoints(run_dir / "checkpoints")[-1].unlink()
+    run_id = (run_dir / "logger_id.txt").read_text()
+    if logger == "wandb":
+        assert len(list((run_dir / "wandb").glob(f"offline-run-*-{run_id}"))) == 2
+    else:
+        query = "select run_uuid, step from metrics where key = 'loss_critic' order by step"
+        rows = sqlite3.connect(run_dir / "mlflow.db").execute(query).fetchall()
+        assert rows == [(run_id, step) for step in (256, 512, 768, 1024)]
