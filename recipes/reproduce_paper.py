@@ -6,7 +6,7 @@
     python recipes/reproduce_paper.py --setups ppo amber_drop0.1 --tasks Pendulum-v1 --seeds 0
     python recipes/reproduce_paper.py --archive docs/data/study       # publish the finished runs
 
-Each run is a process of the main recipe, in STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with what it
+Each run is a process of its recipe, in STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with what it
 prints in log.txt. Give the command again at any time: finished runs are left alone, interrupted
 ones are resumed from their last checkpoint, or start again if they have none. A run that fails is
 reported with its log and the others continue. A run whose process is killed is tried again.
@@ -15,9 +15,10 @@ continue to their end. Exit codes: 0 all finished, 1 some failed, 130 interrupte
 
 A setup is ppo, mber or amber, followed by what differs: _l4 (batches stored), _clip0.2 (clip range),
 _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches stay at 64 frames) or _episodic
-(contiguous minibatches), as in mber_l8_clip0.2_m64. `recipes/study/grid.py` lists the parts of the
-study and --dry-run counts their runs. A million frames took 4 to 36 minutes on one core of a busy
-machine, depending on task and setup; _m64 takes up to L times as long.
+(contiguous minibatches), as in mber_l8_clip0.2_m64; or trpo or acer, the comparators of the paper's
+appendix, with recipes of their own. `recipes/study/grid.py` lists the parts of the study and
+--dry-run counts their runs. A million frames took 4 to 36 minutes on one core of a busy machine,
+depending on task and setup; _m64 takes up to L times as long.
 """
 
 from __future__ import annotations

@@ -139,7 +139,9 @@ def _means(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:
     """How many updates there were, and the means over all of them."""
     if not metrics:
         return {"updates": 0}
-    updates: TensorDictBase = torch.cat([each.reshape(-1) for each in metrics])
+    updates: TensorDictBase = torch.cat(
+        [each.reshape(each.batch_size.numel()) for each in metrics]  # -1 fails where there are none
+    )
     means = updates.cpu().to(torch.float64).mean(0)
     return {"updates": len(updates), **{name: means[name].item() for name in sorted(means.keys())}}
 

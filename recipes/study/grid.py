@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from comparators import acer, trpo
+from comparators.common import ComparatorConfig, settle
 from ppo_amber_config import Config, EffectiveConfig, resolve
 
 from amber_trl.envs import TASKS
@@ -59,6 +61,8 @@ PARTS: dict[str, Part] = {
     ),
     "clip": Part("Which clip range?", _CLIPS, _SWEPT),
     "drop": Part("Which drop factor?", ("amber_drop0.1", "amber_drop0.3"), _SWEPT),
+    "trpo": Part("How does TRPO do?", ("trpo",), seeds=(0, 1)),
+    "acer": Part("How does ACER do?", ("acer",), _USUAL, (0, 1)),
     "screen_n": Part(
         "Fewer new frames and more batches per iteration?",
         ("ppo_n512", "ppo_n1024", "ppo", "amber_n512_l32", "amber_n1024_l16", "amber"),
@@ -70,6 +74,7 @@ PARTS: dict[str, Part] = {
 
 _NUMBERS = {word: option for option, word in NUMBERS.items()}
 _WORDS = {word: (option, value) for option, own in WORDS.items() for value, word in own.items()}
+_COMPARATORS: dict[str, type[ComparatorConfig]] = {"trpo": trpo.Config, "acer": acer.Config}
 _INTEGERS = ("frames_per_batch", "num_batches")
 
 
@@ -111,16 +116,27 @@ def setup_options(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its name, its directory, and the main recipe's options that make it."""
+    """One run: its name, its directory, and the recipe and the options that make it."""
 
     name: str
     run_dir: Path
     options: dict[str, Any]
+    comparator: str | None = None
+    """The comparator whose recipe makes it; None is the main recipe."""
 
     @property
-    def config(self) -> EffectiveConfig:
+    def recipe(self) -> str:
+        """The recipe's file, from the root of the project."""
+        where = "ppo_amber_mujoco" if self.comparator is None else f"comparators/{self.comparator}"
+        return f"recipes/{where}.py"
+
+    @property
+    def config(self) -> EffectiveConfig | ComparatorConfig:
         """The options with all that they imply."""
-        return resolve(Config(**self.options, run_dir=self.run_dir))
+        if self.comparator is None:
+            return resolve(Config(**self.options, run_dir=self.run_dir))
+        config = _COMPARATORS[self.comparator](**self.options, run_dir=self.run_dir)
+        return settle(config, self.comparator)
 
 
 def jobs(study: Path, part: Part, shared: Mapping[str, Any]) -> list[Job]:
@@ -130,22 +146,35 @@ def jobs(study: Path, part: Part, shared: Mapping[str, Any]) -> list[Job]:
         study: directory of all runs. Each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, SETUP being the name that :class:`study.setups.Setup` gives the configuration: one run has
             one directory, however the part writes its name.
         part: what to make.
-        shared: further options of the main recipe, for all runs.
+        shared: further options, for all runs; comparators are not compiled.
 
     Raises:
         ValueError: if a setup's name is wrong or its options contradict each other.
     """
-    found = []
-    for seed in part.seeds:
-        for task in part.tasks:
-            for setup in part.setups:
-                options: dict[str, Any] = {"env_id": task, "protocol": part.protocol, "seed": seed}
-                options |= setup_options(setup) | dict(shared)
-                try:
-                    config = asdict(resolve(Config(**options)))
-                except ValueError as error:
-                    raise ValueError(f"setup {setup!r}: {error}") from error
-                folder = task.replace("/", "-").replace(":", "-")
-                name = f"{part.protocol}/{folder}/{Setup.from_config(config).name}-seed{seed}"
-                found.append(Job(name, study / name, options))
-    return found
+    return [
+        _job(study, part.protocol, task, setup, seed, shared)
+        for seed in part.seeds
+        for task in part.tasks
+        for setup in part.setups
+    ]
+
+
+def _job(
+    study: Path, protocol: Protocol, task: str, setup: str, seed: int, shared: Mapping[str, Any]
+) -> Job:
+    options: dict[str, Any] = {"env_id": task, "protocol": protocol, "seed": seed}
+    comparator = setup if setup in _COMPARATORS else None
+    if comparator is None:
+        options |= setup_options(setup) | dict(shared)
+    elif options.pop("protocol") == "paper":
+        options |= {option: value for option, value in shared.items() if option != "compile"}
+    else:
+        raise ValueError(f"protocol={protocol!r} with setup {setup!r}, which has the paper's only")
+    try:
+        config = Job("", study, options, comparator).config
+    except ValueError as error:
+        raise ValueError(f"setup {setup!r}: {error}") from error
+    folder = task.replace("/", "-").replace(":", "-")
+    known = Setup.from_config({"setup": comparator, **asdict(config)})
+    name = f"{protocol}/{folder}/{known.name}-seed{seed}"
+    return Job(name, study / name, options, comparator)

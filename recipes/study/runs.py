@@ -23,7 +23,7 @@ THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Environment of a process that makes a run on one core."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a run that was asked to stop, and saved a checkpoint."""
-_RECIPE = Path(__file__).parents[1] / "ppo_amber_mujoco.py"
+_ROOT = Path(__file__).parents[2]
 
 State = Literal["new", "interrupted", "finished", "other"]
 
@@ -56,7 +56,7 @@ def read_summary(job: Job) -> dict[str, Any] | None:
 
 
 def arguments(job: Job) -> list[str]:
-    """The main recipe's arguments that start a run, or resume it if it has a checkpoint."""
+    """The recipe's arguments that start a run, or resume it if it has a checkpoint."""
     if list_checkpoints(job.run_dir / "checkpoints"):
         return ["--resume", str(job.run_dir), "--no-progress"]
     words = []
@@ -72,7 +72,7 @@ def arguments(job: Job) -> list[str]:
 
 def command_line(job: Job) -> str:
     """The command that starts or resumes a run, as one would type it."""
-    return shlex.join(["python", "recipes/ppo_amber_mujoco.py", *arguments(job)])
+    return shlex.join(["python", job.recipe, *arguments(job)])
 
 
 def start(job: Job) -> subprocess.Popen[bytes]:
@@ -82,7 +82,7 @@ def start(job: Job) -> subprocess.Popen[bytes]:
         log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {command_line(job)}\n".encode())
         log.flush()
         return subprocess.Popen(
-            [sys.executable, str(_RECIPE), *arguments(job)],
+            [sys.executable, str(_ROOT / job.recipe), *arguments(job)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -183,6 +183,7 @@ def main_setups(setups: Mapping[str, Setup]) -> list[str]:
 def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
     """Pairs of setups; a page compares the first of each with the second."""
     found = [("amber", "ppo"), ("amber", _CONTROL), (_CONTROL, "ppo")]
+    found += [("amber", "trpo"), ("amber", "acer")]  # the comparators of the paper's appendix
     for name, setup in setups.items():
         if setup.method == "mber" and setup == setup.default:
             found.append((name, "ppo"))

@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 import reproduce_paper as recipe
 import tyro
+from comparators import acer, trpo
+from comparators.common import ComparatorConfig, settle
 from ppo_amber_config import Config, resolve
 from study import archive, grid, pools, runs
+from study.read import read_finished_run
 from study.setups import Setup
 
 from amber_trl.runs import RunDirectory
+from tests.recipes.conftest import RECIPES
 
 
 def _grid(**options: Any) -> list[grid.Job]:
@@ -78,9 +82,12 @@ def test_one_run_has_one_directory_however_its_setup_is_written() -> None:
 def test_every_part_can_be_made() -> None:
     counts = {"main": 120, "control": 60, "episodic": 30, "minibatch": 24, "mber": 36}
     counts |= {"length": 27, "step": 12, "default": 36, "clip": 36, "drop": 12, "screen_n": 48}
+    counts |= {"trpo": 24, "acer": 12}
     parts = recipe.grid(recipe.Config(dry_run=True))
     assert {name: len(found) for name, found in parts.items()} == counts
-    protocols = {name: {job.config.protocol for job in found} for name, found in parts.items()}
+    protocols = {
+        name: {job.name.partition("/")[0] for job in found} for name, found in parts.items()
+    }
     assert protocols == {name: {"paper"} for name in counts} | {"default": {"default"}}
 
 
@@ -99,6 +106,28 @@ def test_the_command_line_makes_the_run() -> None:
         assert made == dataclasses.replace(job.config, progress=False)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("trpo", trpo.Config), ("acer", acer.Config)])
+def test_a_comparator_has_its_own_recipe(name: str, kind: type[ComparatorConfig]) -> None:
+    (job,) = _grid(setups=(name,), total_frames=512, compile="off")
+    assert job.name == f"paper/Pendulum-v1/{name}-seed0"
+    program, file, *words = shlex.split(runs.command_line(job))
+    assert (program, file) == ("python", f"recipes/comparators/{name}.py")
+    assert (RECIPES / "comparators" / f"{name}.py").is_file()
+    made = settle(tyro.cli(kind, args=words), name)
+    assert made == dataclasses.replace(job.config, progress=False)
+
+
+def test_a_comparator_is_made_by_the_same_pool(tmp_path: Path) -> None:
+    (job,) = _grid(study=tmp_path, setups=("acer",), total_frames=250)
+    assert list(pools.make([job], 1, 0)) == [pools.Ended(job, None)]
+    assert runs.state(job) == "finished"
+    archive.archive(job, tmp_path / "archive")
+    assert archive.is_archived(job, tmp_path / "archive")
+    assert read_finished_run(job.run_dir).row["setup"] == "acer"
+    (longer,) = _grid(study=tmp_path, setups=("acer",), total_frames=500)
+    assert runs.other_options(longer) == ["total_frames=250 instead of 500"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -109,6 +138,7 @@ def test_the_command_line_makes_the_run() -> None:
         (["--setups", "mber_l2_l4"], "gives num_batches twice"),
         (["--setups", "ppo_drop0.1"], "setup 'ppo_drop0.1': drop_factor=0.1 with setup='ppo'"),
         (["--setups", "amber_clip2"], "clip_epsilon=2.0"),
+        (["--setups", "acer", "--protocol", "default"], "with setup 'acer'"),
         (["--seeds", "-1"], "seeds=(-1,)"),
         (["--workers", "2", "--ray-address", "auto"], "leave out one of the two"),
     ],

@@ -1,0 +1,1 @@
+"""The comparators of the paper's appendix: TRPO and ACER."""

@@ -1,0 +1,250 @@
+"""Train ACER for continuous actions (Wang et al. 2017), a comparator of the AMBER paper's appendix.
+
+    python recipes/comparators/acer.py --env-id HalfCheetah-v5 --seed 0
+    python recipes/comparators/acer.py --resume runs/HalfCheetah-v5-acer-seed0
+
+Numbers in brackets are those of the equations of arXiv 1611.01224. After every 50 frames the newest
+segment is stored, and Poisson(4) segments of the last hundred are replayed, one update each; nothing
+is learnt from a segment that was not drawn, as in the paper's experiments with continuous actions.
+
+The AMBER paper gives the networks, n, the step size, delta and the memory; ACER's paper gives c and
+alpha. The rest is left open by both. Chosen here: RMSprop and the limit of the gradient's norm of
+OpenAI baselines' ACER, on which AMBER's authors built theirs; no entropy bonus; means over the
+frames of a segment; the statistics of the trust region are mean and deviation of the Gaussian,
+whose deviation is learnt, as PPO's is here (ACER's paper fixes it).
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from command_line import run_recipe
+from ranges import Range
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import EnvBase
+from torchrl.modules import IndependentNormal
+from torchrl.objectives import LossModule
+
+from amber_trl.modules import ObservationNormalizer, value_critic
+from amber_trl.runs import RunDirectory
+from amber_trl.training import UpdateStep
+from comparators.common import ComparatorConfig, begin, build_policy, open_run, with_terminal_limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ComparatorConfig):
+    """What to train, and how. Where a default is None, the text says what it stands for."""
+
+    frames_per_batch: Annotated[int, Range(2)] = 50
+    """Frames of a segment, collected per iteration."""
+    num_segments: Annotated[int, Range(1)] = 100
+    """Segments kept for replay."""
+    replay_ratio: Annotated[float, Range(0, above=True)] = 4.0
+    """Mean number of segments that are replayed per iteration; it is Poisson distributed."""
+    num_samples: Annotated[int, Range(1)] = 5
+    """n, actions over which the duelling network averages."""
+    truncation: Annotated[float, Range(0, above=True)] = 5.0
+    """c, beyond which an importance weight is truncated and the bias corrected."""
+    delta: Annotated[float, Range(0, above=True)] = 0.1
+    """Growth of the KL divergence from the average policy that a frame's gradient may ask for."""
+    alpha: Annotated[float, Range(0, 1)] = 0.995
+    """Share of itself that the average policy keeps in an update."""
+    learning_rate: Annotated[float, Range(0, above=True)] = 7e-4
+    """RMSprop's step size, constant."""
+    max_grad_norm: Annotated[float, Range(0, above=True)] = 10.0
+    """Norm beyond which the gradient is rescaled."""
+
+
+class DuellingNetwork(nn.Module):
+    """The stochastic duelling network: V(x), and an estimate of Q(x, a) that agrees with it."""
+
+    def __init__(
+        self, observation_size: int, action_size: int, normalizer: ObservationNormalizer
+    ) -> None:
+        super().__init__()
+        self.normalizer = normalizer
+        self.value = value_critic(observation_size, normalizer=normalizer).module
+        self.advantage = value_critic(observation_size + action_size).module
+
+    def forward(
+        self, observation: Tensor, actions: Tensor, samples: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Values of states and of actions.
+
+        Args:
+            observation: x, ``[T, observation_size]``.
+            actions: a, several for each state, ``[k, T, action_size]``.
+            samples: u, drawn from the policy, ``[n, T, action_size]``.
+
+        Returns:
+            V(x), ``[T]``, and Q(x, a), ``[k, T]``, whose mean over actions of the policy is V(x).
+        """
+        every = torch.cat([actions, samples])
+        state = self.normalizer(observation).expand(len(every), -1, -1)
+        advantage = self.advantage(torch.cat([state, every], -1)).squeeze(-1)
+        value = self.value(observation).squeeze(-1)
+        baseline = advantage[len(actions) :].mean(0)
+        return value, value + advantage[: len(actions)] - baseline  # (13)
+
+
+def corrected_return(
+    segment: TensorDictBase, next_value: Tensor, q: Tensor, trace: Tensor, gamma: float
+) -> Tensor:
+    """Return from each frame on, corrected for the policy that collected it: Q^ret or Q^opc.
+
+    (5): Q^ret_t = r_t + gamma (c_{t+1} (Q^ret_{t+1} - Q_{t+1}) + V_{t+1}). Nothing follows a
+    terminated frame. V_{t+1} alone follows one that ends the segment or was truncated.
+
+    Args:
+        segment: frames ``[T]`` with ``("next", "reward")``, ``done`` and ``terminated``, ``[T, 1]``.
+        next_value: value of the observation after each frame, ``[T]``.
+        q: value of the action of each frame, ``[T]``.
+        trace: c_t, what is kept of the correction after each frame, ``[T]``: the truncated
+            importance weight for Q^ret, ones for Q^opc (appendix B of the paper).
+        gamma: discount.
+    """
+    reward, done, terminated = (
+        segment["next", name].squeeze(-1) for name in ("reward", "done", "terminated")
+    )
+    carried = gamma * trace[1:] * ~done[:-1]
+    known = reward + gamma * next_value * ~terminated
+    known[:-1] -= carried * q[1:]
+    # Q_t = known_t + carried_t Q_{t+1} for all t at once: a system with two diagonals.
+    system = torch.eye(len(q)) - torch.diag(carried, 1)
+    return torch.linalg.solve_triangular(system, known[:, None], upper=True).squeeze(-1)
+
+
+def truncated_weights(ratio: Tensor, fresh_ratio: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """Weights of the two terms of (15): min(c, rho) and [1 - c / rho']_+, both ``[T]``."""
+    return ratio.clamp_max(c), (1 - c / fresh_ratio).clamp_min(0)
+
+
+def score(loc: Tensor, scale: Tensor, action: Tensor) -> Tensor:
+    """Gradient of log f(a | loc, scale) of a Gaussian for (loc, scale), ``[T, 2 * action_size]``."""
+    deviation = (action - loc) / scale
+    return torch.cat([deviation, deviation.square() - 1], -1) / torch.cat([scale, scale], -1)
+
+
+def divergence_gradient(
+    loc: Tensor, scale: Tensor, average_loc: Tensor, average_scale: Tensor
+) -> Tensor:
+    """The k of (12): the gradient of KL(average || current) for the current (loc, scale), ``[T, 2 d]``."""
+    distance = loc - average_loc
+    spread = average_scale.square() + distance.square()
+    return torch.cat([distance / scale.square(), 1 / scale - spread / scale.pow(3)], -1)
+
+
+def trust_region(gradient: Tensor, k: Tensor, delta: float) -> Tensor:
+    """z* of (12): what is closest to the gradient g among the z with k z <= delta (11)."""
+    excess = ((k * gradient).sum(-1, keepdim=True) - delta) / k.square().sum(-1, keepdim=True)
+    return gradient - excess.clamp_min(0) * k  # without a k, the excess is -inf
+
+
+class ACERLoss(LossModule):
+    """The update of ACER's Algorithm 3 as a loss, on one segment of frames ``[T]``.
+
+    Args:
+        phi: gives mean and deviation of the policy, ``[T, action_size]`` each; its average is kept
+            here too.
+        critic: the duelling network.
+        config: constants of the algorithm.
+    """
+
+    def __init__(self, phi: nn.Module, critic: DuellingNetwork, config: Config) -> None:
+        super().__init__()
+        self.phi, self.critic, self.config = phi, critic, config
+        # Observations are standardised by the same statistics in both.
+        shared = {id(critic.normalizer): critic.normalizer}
+        self.average_phi = copy.deepcopy(phi, shared).requires_grad_(False)
+
+    def forward(self, segment: TensorDictBase) -> TensorDict:
+        """Losses of actor and critic, and how far policies are apart."""
+        config, observation, action = self.config, segment["observation"], segment["action"]
+        loc, scale = self.phi(observation)
+        policy = IndependentNormal(loc, scale)
+        with torch.no_grad():
+            fresh, samples = policy.sample(), policy.sample((config.num_samples,))
+            behaviour = IndependentNormal(segment["loc"], segment["scale"])
+            ratio = (policy.log_prob(action) - segment["action_log_prob"]).exp()
+            fresh_ratio = (policy.log_prob(fresh) - behaviour.log_prob(fresh)).exp()
+            next_value = self.critic.value(segment["next", "observation"]).squeeze(-1)
+        value, (q, fresh_q) = self.critic(observation, torch.stack([action, fresh]), samples)
+        with torch.no_grad():
+            trace = ratio.pow(1 / action.shape[-1]).clamp_max(1)  # section 5.1
+            q_ret = corrected_return(segment, next_value, q, trace, config.gamma)
+            q_opc = corrected_return(segment, next_value, q, torch.ones_like(q), config.gamma)
+            truncated, correction = truncated_weights(ratio, fresh_ratio, config.truncation)
+            gradient = (truncated * (q_opc - value))[:, None] * score(loc, scale, action)
+            gradient += (correction * (fresh_q - value))[:, None] * score(loc, scale, fresh)  # (16)
+            average = self.average_phi(observation)
+            k = divergence_gradient(loc, scale, *average)
+            bounded = trust_region(gradient, k, config.delta)
+            target = ratio.clamp_max(1) * (q_ret - q) + value  # (14)
+        return TensorDict(
+            {
+                # Its gradient is -z* back-propagated through phi, the second stage of section 3.3.
+                "loss_actor": -(torch.cat([loc, scale], -1) * bounded).sum(-1).mean(),
+                "loss_q": (q_ret - q).square().mean() / 2,  # (6)
+                "loss_value": (target - value).square().mean() / 2,
+                "importance_ratio": truncated.mean(),
+                "bias_correction": correction.mean(),
+                "trust_region_share": (bounded != gradient).any(-1).float().mean(),
+                "kl": kl_divergence(IndependentNormal(*average), policy).mean().detach(),
+            }
+        )
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Moves the average policy: theta_a <- alpha theta_a + (1 - alpha) theta."""
+        pairs = zip(self.average_phi.parameters(), self.phi.parameters(), strict=True)
+        for average, current in pairs:
+            average.lerp_(current, 1 - self.config.alpha)
+
+
+_STORED = (
+    *("observation", "action", "action_log_prob", "loc", "scale", ("next", "observation")),
+    *(("next", name) for name in ("reward", "done", "terminated")),
+)
+_LOGGED = (
+    *("loss_actor", "loss_q", "loss_value", "importance_ratio", "bias_correction"),
+    *("trust_region_share", "kl", "grad_norm"),
+)
+
+
+def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    policy, normalizer = build_policy(config, env)
+    critic = DuellingNetwork(**policy.arguments, normalizer=normalizer)
+    loss = ACERLoss(policy.actor.module[0].module, critic, config)
+    learnt = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.RMSprop(learnt, lr=config.learning_rate, alpha=0.99, eps=1e-5)
+    update = UpdateStep(loss, optimizer, max_grad_norm=config.max_grad_norm)
+    memory = TensorDictReplayBuffer(storage=LazyTensorStorage(config.num_segments), batch_size=1)
+    parts = {"loss": loss, "optimizer": optimizer, "memory": memory}
+    nothing = TensorDict({name: torch.empty(0) for name in _LOGGED}, [0])
+    with begin(config, env, directory, policy, parts) as run:
+        for batch in run.batches():  # [1, 50], a segment by the current policy
+            normalizer.update(batch["observation"])
+            memory.extend(with_terminal_limits(batch).select(*_STORED))
+            metrics = [nothing]  # an iteration may replay nothing
+            for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio)))):
+                metrics.append(update(memory.sample().squeeze(0))[None])
+                loss.follow()
+            update.raise_if_nonfinite()
+            run.record(batch, metrics=torch.cat(metrics))
+    return run.summary
+
+
+if __name__ == "__main__":
+    sys.exit(run_recipe(Config, __doc__, partial(open_run, setup="acer"), learn))

@@ -1,0 +1,110 @@
+"""Train TRPO (Schulman et al. 2015, arXiv 1502.05477), a comparator of the AMBER paper's appendix.
+
+    python recipes/comparators/trpo.py --env-id HalfCheetah-v5 --seed 0
+
+The update is that of sb3-contrib (`pip install -e '.[comparators]'`), on this library's networks,
+collector and advantages: observations are standardised inside the policy and time limits terminal,
+as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper ran, except
+that baselines takes a fifth of the frames for the Fisher matrix, and accepts 1.5 times the KL step.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from command_line import run_recipe
+from ranges import Range
+from tensordict import TensorDict, TensorDictBase
+from torchrl.envs import EnvBase
+from torchrl.objectives.value import GAE
+
+from amber_trl.errors import NonFiniteDataError
+from amber_trl.modules import value_critic
+from amber_trl.runs import RunDirectory
+from comparators.common import ComparatorConfig, begin, build_policy, open_run, with_terminal_limits
+
+_KEYS = {"observations": "observation", "actions": "action", "log_probs": "action_log_prob"}
+_KEYS |= {"values": "state_value", "advantages": "advantage", "returns": "value_target"}
+"""Arrays of the model's rollout buffer, and where a batch has what belongs there."""
+_LOGGED = ("policy_objective", "kl_divergence_loss", "is_line_search_success", "value_loss", "std")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ComparatorConfig):
+    """What to train, and how. Where a default is None, the text says what it stands for."""
+
+    frames_per_batch: Annotated[int, Range(2)] = 1024
+    """Frames collected per iteration."""
+    target_kl: Annotated[float, Range(0, above=True)] = 0.01
+    """KL divergence that a step of the policy may have."""
+    gae_lambda: Annotated[float, Range(0, 1)] = 0.98
+    """GAE's lambda."""
+    learning_rate: Annotated[float, Range(0, above=True)] = 1e-3
+    """Adam's step size for the critic, in five passes over minibatches of 64 frames."""
+
+
+def opened(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
+    """Everything that can fail before training."""
+    if find_spec("sb3_contrib") is None:
+        raise ImportError("sb3_contrib is not installed: pip install -e '.[comparators]'")
+    return open_run(config, "trpo")
+
+
+def trpo_of(config: Config, env: EnvBase, actor: Any, critic: Any) -> Any:
+    """The TRPO of sb3-contrib around this library's networks, which it changes in place."""
+    from sb3_contrib import TRPO
+    from stable_baselines3.common.logger import Logger
+
+    options: dict[str, Any] = {"n_steps": config.frames_per_batch, "target_kl": config.target_kl}
+    options |= {"cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.5}
+    options |= {"batch_size": min(64, config.frames_per_batch), "n_critic_updates": 5}
+    spaces = env._env.envs[0]  # which this model never steps
+    model = TRPO("MlpPolicy", spaces, config.learning_rate, device="cpu", **options)
+    model.set_logger(Logger(None, []))
+    policy, gaussian, value = model.policy, actor.module[0].module, critic.module
+    mean, hidden, policy.log_std = gaussian.network, policy.mlp_extractor, gaussian.log_std
+    policy.pi_features_extractor = policy.vf_features_extractor = mean.normalizer
+    hidden.policy_net, policy.action_net = mean.layers[:-1], mean.layers[-1]
+    hidden.value_net, policy.value_net = value.layers[:-1], value.layers[-1]
+    policy.optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
+    return model
+
+
+def fill(buffer: Any, batch: TensorDictBase) -> None:
+    """Puts a batch ``[1, N]`` with its advantages into the rollout buffer ``[N, 1]`` of the model."""
+    if not batch["advantage"].isfinite().all():
+        raise NonFiniteDataError("advantages are NaN or infinite: look for such or huge rewards")
+    buffer.reset()
+    for name, key in _KEYS.items():
+        array = getattr(buffer, name)
+        array[...] = batch[key].reshape(array.shape)
+    buffer.full = True
+
+
+def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    policy, normalizer = build_policy(config, env)
+    critic = value_critic(normalizer.size, normalizer=normalizer)
+    model = trpo_of(config, env, policy.actor, critic)
+    advantage = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
+    parts = {"actor": policy.actor, "critic": critic, "optimizer": model.policy.optimizer}
+    with begin(config, env, directory, policy, parts) as run:
+        for batch in run.batches():
+            normalizer.update(batch["observation"])
+            fill(model.rollout_buffer, advantage(with_terminal_limits(batch)))
+            model.train()
+            said = model.logger.name_to_value
+            metrics = {name: torch.tensor([said[f"train/{name}"]]) for name in _LOGGED}
+            run.record(batch, metrics=TensorDict(metrics, [1]))
+    return run.summary
+
+
+if __name__ == "__main__":
+    sys.exit(run_recipe(Config, __doc__, opened, learn))
