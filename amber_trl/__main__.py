@@ -4,6 +4,7 @@ Each command is a function: its arguments are the options, its docstring the hel
 returns is what is printed. What a command needs is imported when it runs.
 """
 
+import runpy
 import sys
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,25 @@ from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
 app = SubcommandApp()
+
+
+@app.command
+def train() -> None:
+    """Train with the main recipe; ``amber-trl train --help`` shows its options."""
+
+
+def _run_recipe(words: list[str]) -> int:
+    """Runs the main recipe with the command line's ``words``, and returns its exit code.
+
+    It is a script that uses the library: beside the package in a checkout, and inside it in a wheel.
+    """
+    package = Path(__file__).parent
+    folders = (package / "_recipes", package.parent / "recipes")
+    folder = next(str(path) for path in folders if path.is_dir())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # for the files that it imports
+    sys.argv = ["amber-trl train", *words]
+    return int(runpy.run_path(f"{folder}/ppo_amber_mujoco.py")["main"]())
 
 
 @app.command
@@ -110,8 +130,12 @@ def verify(run: Positional[Path]) -> str:
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (None: the program's own), and returns its exit code.
 
-    It is 0; 1 after an error, which is said on standard error; or 130 after Ctrl-C.
+    It is 0; 1 after an error, which is said on standard error; or 130 after Ctrl-C. That of ``train``
+    is the recipe's.
     """
+    words = sys.argv[1:] if args is None else args
+    if words[:1] == ["train"]:
+        return _run_recipe(words[1:])
     try:
         said = app.cli(prog="amber-trl", description="Work with training runs.", args=args)
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:

@@ -6,6 +6,8 @@
     python recipes/ppo_amber_mujoco.py --env-id Hopper-v5 --checkpoint-interval 20 --run-dir runs/hopper
     python recipes/ppo_amber_mujoco.py --resume runs/hopper
 
+Without a checkout, `amber-trl train` stands for `python recipes/ppo_amber_mujoco.py`.
+
 `ppo` learns from the newest batch, `mber` from the last two, `amber` from those of the last eight
 that are still close to the current policy (Han & Sung, arXiv 1710.04423). What to expect after a
 million frames, with `amber`: a last-100 return near -150 on Pendulum-v1. The run directory then

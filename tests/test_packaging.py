@@ -43,7 +43,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def recipe_files(name: str = "ppo_amber_mujoco") -> set[str]:
+    """A recipe's file, and those beside it that it imports."""
+    text = (ROOT / "recipes" / f"{name}.py").read_text()
+    imported = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
+    siblings = imported & {path.stem for path in (ROOT / "recipes").glob("*.py")}
+    return {f"{name}.py"}.union(*map(recipe_files, siblings))
+
+
+def test_wheel_holds_the_package_the_main_recipe_and_nothing_else(wheel: Path) -> None:
     package = ROOT / "amber_trl"
     sources = {
         path.relative_to(ROOT).as_posix()
@@ -54,8 +62,46 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
         info = {Path(name).name for name in archive.namelist() if ".dist-info/" in name}
     assert "amber_trl/py.typed" in shipped
-    assert shipped == sources
+    assert shipped == sources | {f"amber_trl/_recipes/{name}" for name in recipe_files()}
     assert {"METADATA", "LICENSE"} <= info
+
+
+# Run in an empty folder: trains, is stopped, goes on, and plays, as a user of the wheel would.
+STOP_AND_GO = """
+import os, signal, threading, time
+from pathlib import Path
+from amber_trl.__main__ import main
+
+def stop():
+    table = Path("runs/Pendulum-v1-amber-seed0/iterations.csv")
+    while not (table.exists() and table.read_text()):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=stop).start()
+words = ["train", "--smoke", "--env-id", "Pendulum-v1", "--total-frames", "12800"]
+assert main([*words, "--no-progress"]) == 130
+assert main(["train", "--resume", "runs/Pendulum-v1-amber-seed0", "--no-progress"]) == 0
+assert main(["evaluate", "runs/Pendulum-v1-amber-seed0", "--episodes", "1"]) == 0
+"""
+
+
+def test_the_wheel_trains(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "wheel")
+    (empty := tmp_path / "empty").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", STOP_AND_GO],
+        cwd=empty,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "wheel")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "go on with --resume runs/Pendulum-v1-amber-seed0\n" in done.stdout
+    assert "after 12800 frames: runs/Pendulum-v1-amber-seed0\n" in done.stdout
+    assert "checkpoints/000000012800.ckpt, episodes=1" in done.stdout
 
 
 def test_wheel_imports_light_and_offline(wheel: Path, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
     A name is the option ``setup``, and after it those other options that tell such setups apart, as
     few as possible, but for those of ``INCIDENTAL``. Options count as different only if they differ
     among the runs of one task, so tasks may have options of their own, such as ``total_frames``. An
-    option that a run does not have counts as None, and None is not named.
+    option that a run does not have counts as None, as do ``{}`` and ``[]``; None is not named.
 
     Args:
         runs: of any tasks and recipes.
@@ -179,17 +179,22 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
         alike = [run for run in runs if run.setup == setup]
         differing = _differing(alike)
         for run in alike:
-            values = ((name, run.config.get(name)) for name in differing)
+            values = ((name, _option(run, name)) for name in differing)
             words = (f"{name}={value}" for name, value in values if value is not None)
             found.setdefault(", ".join([setup, *words]), []).append(run)
     return found
+
+
+def _option(run: LoggedRun, name: str) -> Any:
+    value = run.config.get(name)
+    return None if value in ({}, []) else value
 
 
 def _differing(runs: Sequence[LoggedRun]) -> list[str]:
     """The fewest options, in order, that tell setups apart on any one task."""
 
     def told_apart(names: Sequence[str]) -> int:
-        return len({(run.task, *(str(run.config.get(name)) for name in names)) for run in runs})
+        return len({(run.task, *(str(_option(run, name)) for name in names)) for run in runs})
 
     chosen: list[str] = []
     for name in dict.fromkeys(name for run in runs for name in run.config):

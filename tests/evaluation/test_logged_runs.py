@@ -105,7 +105,8 @@ def test_tasks_may_have_lengths_of_their_own() -> None:
 
 
 def test_an_option_that_is_not_there_is_none_and_none_is_not_named() -> None:
-    plain, off = {"setup": "ppo"}, {"setup": "ppo", "target_kl": None}
+    plain = {"setup": "ppo", "clip_epsilon": 0}
+    off = plain | {"target_kl": None, "env_kwargs": {}, "wrappers": []}
     assert names(plain, off, off | {"target_kl": 0.01}) == ["ppo", "ppo", "ppo, target_kl=0.01"]
 
 
