@@ -94,6 +94,7 @@ def build_replay(
         config.minibatch_size,
         staleness=staleness,
         advantages=advantages,
+        critic_on_all=config.critic_on == "all",
         sampler=build_sampler(config),
         keys=[*staleness.in_keys, *columns],
     )

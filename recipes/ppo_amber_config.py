@@ -110,6 +110,8 @@ class Config:
     """Advantages and value targets of stored batches. stored: GAE once, when collected. The others:
     of the batches in use, in each iteration, by the current critic; recomputed: GAE; vtrace (IMPALA)
     and gae-v (DISC): corrected for the current actor."""
+    critic_on: Literal["active", "all"] = "active"
+    """Batches that the value loss uses: those in use, like the policy loss, or all that are stored."""
     reward_scaling: bool = False
     """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
     far from 1; what is logged is not divided."""
@@ -212,6 +214,20 @@ def _check_combinations(config: EffectiveConfig) -> None:
                 f"{name}={getattr(config, name)} with setup='ppo', which keeps 1 batch, scales "
                 "nothing and recomputes nothing: leave it out, or choose the setup mber or amber"
             )
+    if config.critic_on == "all":
+        for name, fits in (
+            ("setup", config.setup == "amber"),  # the others use all as it is
+            ("advantages", config.advantages != "stored"),  # whose targets are of old critics
+            (
+                "scale_minibatch",
+                config.scale_minibatch,
+            ),  # or the two make unlike numbers of updates
+        ):
+            if not fits:
+                raise ValueError(
+                    f"critic_on='all' with {name}={getattr(config, name)!r}: it needs the setup amber, "
+                    "advantages that are recomputed, and minibatches that scale; change one of the two"
+                )
     metric_of(config.staleness_metric)
     if config.sampler is not None:
         import_named("sampler", config.sampler)

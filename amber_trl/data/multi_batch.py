@@ -66,6 +66,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         advantages: computes advantages and value targets of the batches in use again, at every
             :meth:`refresh`, where new batches need none. Held likewise. By default they stay as
             they were stored.
+        critic_on_all: whether the value loss uses every stored batch, while the policy loss uses
+            those in use. :meth:`refresh` then recomputes ``advantages`` of all, and :meth:`epoch`
+            draws rows for both.
         keys: the keys to keep of the batches given. Defaults to all that came with the first.
         storage: an empty tensor storage (or a function that makes one) of ``max_size`` ``L * N``.
             Defaults to ``LazyTensorStorage``.
@@ -104,6 +107,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         *,
         staleness: ISStalenessFilter | None = None,
         advantages: RecomputedAdvantages | None = None,
+        critic_on_all: bool = False,
         keys: Sequence[NestedKey] | None = None,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
@@ -123,6 +127,12 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
         self.staleness = staleness
         self.advantages = check_advantages(advantages, staleness)
+        self.critic_on_all = critic_on_all
+        if critic_on_all and advantages is None:
+            raise ValueError(
+                "critic_on_all=True without advantages=: value targets of batches long out of use "
+                "would never be computed again; give the buffer a RecomputedAdvantages"
+            )
         self.keys = None if keys is None else list(keys)
         self.age_key = age_key
         self.check_finite = check_finite
@@ -254,7 +264,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         shown = {"ledger": ledger} if isinstance(self._sampler, MultiBatchSampler) else {}
         self._sampler.set_active(ledger["slot"][ledger["active"]], **shown)
         if self.advantages is not None:
-            self._recompute(stored, ledger["slot"][ledger["active"]].tolist())
+            used = ledger["active"] | self.critic_on_all
+            self._recompute(stored, ledger["slot"][used].tolist())
         self._end_epoch()
         self._needs_refresh = False
         return ledger
@@ -289,9 +300,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 called since the last :meth:`extend` or load.
         """
         self._check_refreshed()
+        if self.critic_on_all:
+            raise RuntimeError(
+                "sampling a minibatch from a buffer with critic_on_all=True, where the critic has "
+                "minibatches of its own: use epoch(), as UpdateStep.epoch does"
+            )
         return super().sample(batch_size, return_info, include_info)
 
-    def epoch(self) -> Tensor | list[Tensor]:
+    def epoch(self) -> Tensor | list[Any]:
         """The rows of one fresh epoch at once: those that iterating would have sampled.
 
         For an update that gathers minibatches from ``replay.storage[:]`` itself
@@ -299,10 +315,13 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
         Returns:
             ``int64`` ``[minibatches, rows]``, or a list of ``[rows]`` where the sampler's
-            minibatches differ in length.
+            minibatches differ in length. With ``critic_on_all`` a list of pairs: the rows of the
+            policy loss, and those of the value loss, ``minibatch_size`` times the batches stored.
 
         Raises:
             RuntimeError: as :meth:`sample` does.
+            ValueError: with ``critic_on_all``, if the sampler's number of minibatches depends on
+                how many batches are in use.
             TypeError: if the sampler is not one of this library's, or there is a transform, which
                 rows alone would leave out.
         """
@@ -314,7 +333,17 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 "which its rows would leave out; iterate over the buffer instead"
             )
         self._end_epoch()
-        return self._sampler.epoch(self._storage, self._batch_size)
+        epoch = self._sampler.epoch(self._storage, self._batch_size)
+        if not self.critic_on_all:
+            return epoch
+        of_critic = self._sampler.epoch(self._storage, self._batch_size, every_batch=True)
+        if len(epoch) != len(of_critic):
+            raise ValueError(
+                f"critic_on_all=True with a sampler of {len(epoch)} minibatches of the batches in use "
+                f"and {len(of_critic)} of all: the number must not depend on the batches, as with "
+                "scale_minibatch=True"
+            )
+        return list(zip(epoch, of_critic, strict=True))
 
     def _check_refreshed(self) -> None:
         if self._needs_refresh and len(self):

@@ -171,16 +171,21 @@ class MultiBatchSampler(Sampler):
         A buffer calls it with the shape of each batch, before it is flattened.
         """
 
-    def epoch(self, storage: Storage, batch_size: int) -> Tensor | list[Tensor]:
+    def epoch(
+        self, storage: Storage, batch_size: int, *, every_batch: bool = False
+    ) -> Tensor | list[Tensor]:
         """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
 
         Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``,
-        or a list of ``[rows]`` where :meth:`draw_epoch` returns one.
+        or a list of ``[rows]`` where :meth:`draw_epoch` returns one. With ``every_batch`` it is
+        drawn as if every stored batch were in use.
         """
         self.discard_epoch()
-        return self._new_epoch(storage, batch_size)
+        return self._new_epoch(storage, batch_size, every_batch)
 
-    def _new_epoch(self, storage: Storage, batch_size: int) -> Tensor | list[Tensor]:
+    def _new_epoch(
+        self, storage: Storage, batch_size: int, every_batch: bool = False
+    ) -> Tensor | list[Tensor]:
         rows = len(storage)
         if rows == 0:
             raise RuntimeError("Cannot sample from an empty storage: extend the buffer first")
@@ -192,7 +197,7 @@ class MultiBatchSampler(Sampler):
             )
         check_divides("batch_size", batch_size, self.frames_per_batch)
         stored = rows // self.frames_per_batch
-        slots = range(stored) if self._active is None else self._active
+        slots = range(stored) if every_batch or self._active is None else self._active
         if slots[-1] >= stored:
             raise ValueError(
                 f"active slots {tuple(slots)} while {stored} batches are stored: call set_active "

@@ -95,11 +95,14 @@ class GePPOLoss(AmberPPOLoss):
     ) -> None:
         super().__init__(actor_network, critic_network, delay_actor=False, **kwargs)
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase, critic_frames: TensorDictBase | None = None
+    ) -> TensorDictBase:
         """Loss and metrics of a minibatch.
 
         Args:
             tensordict: ``[M]`` stored frames.
+            critic_frames: as for :class:`AmberPPOLoss`.
 
         Returns:
             A TensorDict of scalars.
@@ -108,7 +111,7 @@ class GePPOLoss(AmberPPOLoss):
             KeyError: if there is no stored advantage, value target or proximal log-probability.
             ValueError: if a column is of a wrong shape.
         """
-        losses = super().forward(tensordict)
+        losses = super().forward(tensordict, critic_frames)
         self._window = None  # a tensor of this call's graph or trace must not outlive it
         return losses
 

@@ -73,6 +73,8 @@ class AmberPPOLoss(ClipPPOLoss):
         tensor(0.)
     """
 
+    _critic_frames: TensorDictBase | None = None
+
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
@@ -117,11 +119,14 @@ class AmberPPOLoss(ClipPPOLoss):
             functional=functional,
         )
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase, critic_frames: TensorDictBase | None = None
+    ) -> TensorDictBase:
         """Loss and metrics of a minibatch.
 
         Args:
             tensordict: ``[M]`` stored frames.
+            critic_frames: frames for the value loss, ``[M_V]``; those of ``tensordict`` by default.
 
         Returns:
             A TensorDict of scalars.
@@ -134,13 +139,20 @@ class AmberPPOLoss(ClipPPOLoss):
         """
         _check_column("advantage", self.tensor_keys.advantage, tensordict)
         if self._has_critic:
-            _check_column("value_target", self.tensor_keys.value_target, tensordict)
+            of_values = tensordict if critic_frames is None else critic_frames
+            _check_column("value_target", self.tensor_keys.value_target, of_values)
         self._own_metrics: dict[str, Tensor] = {}
+        self._critic_frames = critic_frames
         losses: TensorDictBase = super().forward(self._in_use(tensordict))
         losses.update(self._own_metrics)
         # A tensor of this call's graph or trace must not outlive it.
-        self._own_metrics = {}
+        self._own_metrics, self._critic_frames = {}, None
         return losses
+
+    def loss_critic(self, tensordict: TensorDictBase) -> tuple[Any, ...]:
+        """The value loss, as in ``ClipPPOLoss``; of the critic's own frames where it has some."""
+        frames = tensordict if self._critic_frames is None else self._critic_frames.clone(False)
+        return super().loss_critic(frames)
 
     @property
     def _clip_range(self) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from torchrl.objectives import LossModule
 
 from amber_trl._compiler import COMPILER_NEEDS, shielded_children, why_not_compiled
 from amber_trl.training._adam import AdamState, adam_update, check_supported
-from amber_trl.training._guard import NonFiniteGuard, admit_update
+from amber_trl.training._guard import NonFiniteGuard, Rows, admit_update, each
 from amber_trl.training._metrics import MetricPacker, total_loss
 
 Tensors: TypeAlias = list[torch.Tensor]
@@ -73,35 +73,37 @@ class CompiledStep:
         ]
         self._graphs: dict[tuple[object, ...], _Graph] = {}
 
-    def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
-        """Learns from all rows of ``minibatch``, which were gathered from ``index``."""
+    def step(self, minibatches: Sequence[TensorDictBase], index: Rows | None) -> TensorDict:
+        """Learns from all rows of the one minibatch, which were gathered from ``index``."""
+        (minibatch,) = minibatches
         graph = self._graph(minibatch)
         stored, every_row = graph.whole(minibatch)
         packed = graph.updates(stored, self._guard)(every_row)
         self._guard.remember(index)
         return graph.packer.unpack(packed)
 
-    def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:
+    def epoch(self, stored: TensorDictBase, indices: Iterable[Rows]) -> TensorDict:
         """Learns from the rows ``index`` of ``stored``, for each ``index`` in turn."""
-        graph = self._graph(stored)
+        indices = list(indices)
+        graph = self._graph(stored, len(each(indices[0])))
         update = graph.updates(graph.leaves(stored), self._guard)
         packed = []
         for index in indices:
-            packed.append(update(index))
+            packed.append(update(*each(index)))
             self._guard.remember(index)
         return graph.packer.unpack(torch.stack(packed))
 
-    def _graph(self, data: TensorDictBase) -> _Graph:
+    def _graph(self, data: TensorDictBase, minibatches: int = 1) -> _Graph:
         self._check_parameters()
         # A stock buffer's "index" says where a minibatch is from; the loss does not read it.
         entries = data.exclude("index").items(True, True)
         keys = sorted((key for key, value in entries if isinstance(value, torch.Tensor)), key=str)
-        kind = (*(p.requires_grad for p in self._parameters), *keys)
+        kind = (minibatches, *(p.requires_grad for p in self._parameters), *keys)
         if kind not in self._graphs:
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
             with shielded_children(), torch.random.fork_rng(), _kept_buffers(self._loss):
                 self._graphs[kind] = _Graph(
-                    self._loss, self._optimizer, data[rows], keys, self._max_grad_norm
+                    self._loss, self._optimizer, data[rows], keys, self._max_grad_norm, minibatches
                 )
         return self._graphs[kind]
 
@@ -126,8 +128,10 @@ class _Graph:
         example: TensorDictBase,
         keys: Sequence[NestedKey],
         max_grad_norm: float | None,
+        minibatches: int,
     ) -> None:
-        emitted, parameters = _examine(loss, optimizer, example[:_EXAMPLE_ROWS])
+        sizes = range(_EXAMPLE_ROWS, _EXAMPLE_ROWS + minibatches)
+        emitted, parameters = _examine(loss, optimizer, [example[:size] for size in sizes])
         if max_grad_norm is not None:
             emitted["grad_norm"] = torch.zeros_like(total_loss(emitted))
         self.packer = MetricPacker(emitted, _EXAMPLE_ROWS)
@@ -140,7 +144,7 @@ class _Graph:
         self._step = _compile(step)
         self._cuda_graphs: _CudaGraphs | None = None
         try:
-            self._run_idle(example)
+            self._run_idle(example, sizes)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise RuntimeError(
                 f"the compiler failed on {type(loss).__name__}, as reported above: "
@@ -176,10 +180,10 @@ class _Graph:
             stored = self._copies[rows]
         return stored, self._every_row[rows]
 
-    def updates(
-        self, stored: Tensors, guard: NonFiniteGuard
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
+    def updates(self, stored: Tensors, guard: NonFiniteGuard) -> Callable[..., torch.Tensor]:
         """A function that makes an update on the rows of an index, and returns packed metrics.
+
+        It takes an index for each minibatch that the loss reads.
 
         The optimiser is read here, once for all updates of an epoch.
         """
@@ -189,13 +193,13 @@ class _Graph:
             return torch.no_grad()(functools.partial(self._step, *read))
         return torch.no_grad()(self._cuda_graphs.bind(self._step, *read))
 
-    def _run_idle(self, example: TensorDictBase) -> None:
+    def _run_idle(self, example: TensorDictBase, sizes: Iterable[int]) -> None:
         """Builds the graph in a run that changes nothing, because the guard's flag is up."""
         stored = self.leaves(example)
-        index = torch.arange(_EXAMPLE_ROWS, device=self._device)
-        for tensor in [*stored, index]:
+        indices = [torch.arange(size, device=self._device) for size in sizes]
+        for tensor in [*stored, *indices]:
             torch._dynamo.mark_dynamic(tensor, 0)
-        self.updates(stored, NonFiniteGuard(self._device, raised=True))(index)
+        self.updates(stored, NonFiniteGuard(self._device, raised=True))(*indices)
 
 
 class _PlainModule(torch.nn.Module):
@@ -205,9 +209,9 @@ class _PlainModule(torch.nn.Module):
         super().__init__()
         self.loss = loss
 
-    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+    def forward(self, *minibatches: TensorDictBase) -> TensorDictBase:
         """What the loss emits."""
-        emitted: TensorDictBase = self.loss(minibatch)
+        emitted: TensorDictBase = self.loss(*minibatches)
         return emitted
 
 
@@ -238,16 +242,22 @@ def _build_step(
         hyperparameters: torch.Tensor,
         guard: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         stored: Tensors,
-        index: torch.Tensor,
+        *indices: torch.Tensor,
     ) -> torch.Tensor:
         # minibatch = stored[index]
-        entries = {key: value[index] for key, value in zip(keys, stored, strict=True)}
-        minibatch = TensorDict(entries, batch_size=[index.shape[0]])
+        entries = [
+            {key: value[index] for key, value in zip(keys, stored, strict=True)}
+            for index in indices
+        ]
+        minibatches = tuple(
+            TensorDict(entry, batch_size=[index.shape[0]])
+            for entry, index in zip(entries, indices, strict=True)
+        )
 
         # g = d/dw sum_k l_k(w)
         def objective(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
             used = {name: weights[number] for name, number in slots}
-            emitted = functional_call(module, used, (minibatch,), tie_weights=False)
+            emitted = functional_call(module, used, minibatches, tie_weights=False)
             return total_loss(emitted), [emitted.get(key).detach() for key in emitted_keys]
 
         gradients, (total, metrics) = grad_and_value(objective, has_aux=True)(weights)
@@ -302,22 +312,24 @@ class _CudaGraphs:
         self._loss = loss
         self._graphs: dict[tuple[object, ...], tuple[CudaGraphModule, Tensors]] = {}
 
-    def bind(self, step: Step, *read: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    def bind(self, step: Step, *read: Any) -> Callable[..., torch.Tensor]:
         """The step as a function of the index alone, for arguments that stay where they are."""
         tensors = [*tree_leaves(read), *self._loss.buffers()]
         modes = [module.training for module in self._loss.modules()]
         captured = (*modes, *((t.data_ptr(), t.shape) for t in tensors))
 
-        def update(index: torch.Tensor) -> torch.Tensor:
-            key = (len(index), *captured)
+        def update(*indices: torch.Tensor) -> torch.Tensor:
+            key = (*map(len, indices), *captured)
             if key not in self._graphs:
                 if len(self._graphs) == _MAX_CUDA_GRAPHS:
                     del self._graphs[next(iter(self._graphs))]
                 # It would take TensorDict out of PyTree for good, and none passes through here.
                 with _exclude_td_from_pytree():
-                    graph = CudaGraphModule(functools.partial(step, *read), device=index.device)
+                    graph = CudaGraphModule(
+                        functools.partial(step, *read), device=indices[0].device
+                    )
                 self._graphs[key] = graph, tensors  # kept alive, so that no address is used again
-            metrics: torch.Tensor = self._graphs[key][0](index)
+            metrics: torch.Tensor = self._graphs[key][0](*indices)
             return metrics
 
         return update
@@ -342,13 +354,13 @@ def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _examine(
-    loss: LossModule, optimizer: torch.optim.Optimizer, minibatch: TensorDictBase
+    loss: LossModule, optimizer: torch.optim.Optimizer, minibatches: Sequence[TensorDictBase]
 ) -> tuple[TensorDictBase, list[torch.nn.Parameter]]:
     """What the loss emits, and those of the optimiser's parameters that get a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     parameters = [p for p in parameters if p.requires_grad]
     with torch.enable_grad():
-        emitted = loss(minibatch)
+        emitted = loss(*minibatches)
         gradients = torch.autograd.grad(total_loss(emitted), parameters, allow_unused=True)
     used = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
     return emitted.detach(), used

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
+
+Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+"""The rows of an update's minibatch, or of each where the loss reads several."""
 
 _MAX_REMEMBERED = 4096
 """Updates after which the guard itself looks at the flag, where the caller never does."""
@@ -74,7 +78,7 @@ class NonFiniteGuard:
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.first = torch.zeros((), dtype=torch.int64, device=device)
         self.tensors = (self.raised, self.count, self.first)
-        self._indices: list[torch.Tensor | None] = []
+        self._indices: list[Rows | None] = []
 
     def admits(self, finite: bool) -> bool:
         """What :func:`admit_update` does, for a step that knows whether all is finite."""
@@ -85,7 +89,7 @@ class NonFiniteGuard:
             self.first.fill_(len(self._indices))
         return finite
 
-    def remember(self, index: torch.Tensor | None) -> None:
+    def remember(self, index: Rows | None) -> None:
         """Notes which rows the update that was just made used.
 
         Raises:
@@ -101,13 +105,19 @@ class NonFiniteGuard:
             self.clear()
             return None
         update = int(self.first.item())
-        return NonFiniteError(update, self._indices[update])
+        index = self._indices[update]
+        return NonFiniteError(update, torch.cat(index) if isinstance(index, tuple) else index)
 
     def clear(self) -> None:
         """Takes the flag down, and starts counting again."""
         self.raised.zero_()
         self.count.zero_()
         self._indices.clear()
+
+
+def each(index: Rows) -> tuple[torch.Tensor, ...]:
+    """The rows of each minibatch of an update."""
+    return index if isinstance(index, tuple) else (index,)
 
 
 def admit_update(

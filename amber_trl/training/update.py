@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torchrl.objectives import LossModule
 
 from amber_trl.training._compiled import CompiledStep
-from amber_trl.training._guard import NonFiniteGuard
+from amber_trl.training._guard import NonFiniteGuard, Rows, each
 from amber_trl.training._metrics import total_loss
 
 
@@ -26,7 +26,7 @@ class _Replay(Protocol):
     @property
     def age(self) -> torch.Tensor: ...
 
-    def epoch(self) -> Iterable[torch.Tensor]: ...
+    def epoch(self) -> Iterable[Rows]: ...
 
 
 class UpdateStep:
@@ -140,7 +140,7 @@ class UpdateStep:
             ValueError: if such an entry is not a scalar. Compiled, also if a parameter of the loss
                 or of the optimiser is another tensor than when the step was made.
         """
-        return self._step.step(minibatch, minibatch.get("index", None))
+        return self._step.step((minibatch,), minibatch.get("index", None))
 
     def epoch(self, replay: _Replay) -> TensorDict:
         """Makes every update of one fresh epoch over a buffer.
@@ -153,7 +153,8 @@ class UpdateStep:
             replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or anything whose
                 ``storage[:]`` gives the stored frames ``[frames]``, whose ``epoch()`` gives the
                 rows of each minibatch, int64 ``[rows]``, and whose ``age`` is that of each stored
-                batch, int64 ``[batches]``.
+                batch, int64 ``[batches]``. Where it gives pairs of rows, the loss is called with
+                two minibatches (``critic_frames`` of :class:`~amber_trl.objectives.AmberPPOLoss`).
 
         Returns:
             what calling the step returns, for each update, with batch size ``[updates]``.
@@ -227,10 +228,10 @@ class _EagerStep:
     guard: NonFiniteGuard
     max_grad_norm: float | None
 
-    def step(self, minibatch: TensorDictBase, index: torch.Tensor | None) -> TensorDict:
-        """Learns from ``minibatch``, which was gathered from ``index``."""
+    def step(self, minibatches: Sequence[TensorDictBase], index: Rows | None) -> TensorDict:
+        """Learns from ``minibatches``, arguments of the loss, which were gathered from ``index``."""
         self.optimizer.zero_grad()
-        emitted = self.loss(minibatch)
+        emitted = self.loss(*minibatches)
         total = total_loss(emitted)
         torch.autograd.backward(total)
         metrics: TensorDict = emitted.detach()
@@ -247,9 +248,11 @@ class _EagerStep:
         self.guard.remember(index)
         return metrics
 
-    def epoch(self, stored: TensorDictBase, indices: Iterable[torch.Tensor]) -> TensorDict:
+    def epoch(self, stored: TensorDictBase, indices: Iterable[Rows]) -> TensorDict:
         """Learns from ``stored[index]`` for each ``index`` in turn."""
-        return torch.stack([self.step(stored[index], index) for index in indices])
+        return torch.stack(
+            [self.step([stored[rows] for rows in each(index)], index) for index in indices]
+        )
 
 
 def _validate(

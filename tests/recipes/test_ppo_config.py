@@ -61,6 +61,12 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
         ({"setup": "ppo", "num_batches": 2}, r"num_batches=2 .*setup='ppo'.*mber or amber"),
         ({"setup": "ppo", "scale_minibatch": False}, r"scale_minibatch=False .*setup='ppo'"),
         ({"setup": "ppo", "advantages": "gae-v"}, r"advantages=gae-v .*setup='ppo'"),
+        ({"critic_on": "all"}, r"critic_on='all' with advantages='stored'"),
+        ({"critic_on": "all", "setup": "mber"}, r"critic_on='all' with setup='mber'"),
+        (
+            {"critic_on": "all", "advantages": "vtrace", "scale_minibatch": False},
+            r"critic_on='all' with scale_minibatch=False",
+        ),
         ({"setup": "ppo", "drop_factor": 0.1}, r"drop_factor=0.1 with setup='ppo'.*leave it out"),
         ({"setup": "mber", "drop_factor": 0.1}, r"drop_factor=0.1 with setup='mber'"),
         ({"protocol": "paper", "num_envs": 8}, r"num_envs=8 contradicts protocol='paper'.* 1:"),
