@@ -148,7 +148,6 @@ class MultiBatchSampler(Sampler):
             ValueError: if ``batch_size`` does not divide ``frames_per_batch``, changes in the
                 middle of an epoch, an active slot is not stored, or :meth:`draw_epoch` returns
                 what are not rows of active batches.
-            TypeError: if it returns what are not tensors of ``int64``.
         """
         if self._epoch is None or self._position == len(self._epoch):
             self._epoch = self._new_epoch(storage, batch_size)
@@ -209,9 +208,7 @@ class MultiBatchSampler(Sampler):
         batches = self._newest_first(torch.tensor(slots, device=drawn_on), stored)
         epoch = self.draw_epoch(batches, batch_size, self._rng)
         self._check_epoch(epoch, batches, batch_size)
-        return (
-            epoch.to(device) if isinstance(epoch, Tensor) else [rows.to(device) for rows in epoch]
-        )
+        return tree_map(lambda rows: rows.to(device), epoch)
 
     def _newest_first(self, slots: Tensor, stored: int) -> ActiveBatches:
         # Batches are written slot by slot, and again from slot 0 once all are taken.
@@ -224,24 +221,20 @@ class MultiBatchSampler(Sampler):
         return ActiveBatches(slots, age, ledger, self.frames_per_batch)
 
     def _check_epoch(self, epoch: Any, batches: ActiveBatches, batch_size: int) -> None:
-        name = f"{type(self).__name__}.draw_epoch"
-        minibatches = list(epoch) if isinstance(epoch, list | tuple) else [epoch]
-        for rows in minibatches:
-            if not isinstance(rows, Tensor) or rows.dtype != torch.int64:
-                found = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
-                raise TypeError(f"{name} returned {found}: give an int64 tensor, or a list of them")
+        name, listed = f"{type(self).__name__}.draw_epoch", isinstance(epoch, list | tuple)
+        parts = list(epoch) if listed else [epoch]
         size = self.minibatch_size(batch_size, len(batches.slots))
-        if isinstance(epoch, Tensor):
-            fits = epoch.ndim == 2 and epoch.shape[1] == size
-        else:
-            fits = all(rows.ndim == 1 for rows in minibatches)
-        if not fits or not len(epoch) or not all(map(len, minibatches)):
+        tensors = [
+            p for p in parts if isinstance(p, Tensor) and p.dtype == torch.int64 and p.numel()
+        ]
+        fit = [p for p in tensors if (p.ndim == 1 if listed else p.shape[1:] == (size,))]
+        if not fit or len(fit) < len(parts):
+            found = [f"{p.dtype} {list(p.shape)}" if isinstance(p, Tensor) else p for p in parts]
             raise ValueError(
-                f"{name} returned shapes {[list(rows.shape) for rows in minibatches]}: give "
-                f"[minibatches, {size}], as minibatch_size says, or a list of one-dimensional "
-                "tensors; at least one minibatch, none empty"
+                f"{name} returned {found!s:.200}: give an int64 tensor [minibatches, {size}], as "
+                "minibatch_size says, or a list of int64 tensors [rows], none empty"
             )
-        rows = torch.cat([rows.flatten() for rows in minibatches])
+        rows = torch.cat([part.flatten() for part in parts])
         active = torch.isin(rows.div(self.frames_per_batch, rounding_mode="floor"), batches.slots)
         if not active.all():
             raise ValueError(

@@ -423,22 +423,23 @@ def test_minibatches_may_differ_in_length_and_resume_where_they_were(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("result", "error", "says"),
+    ("result", "says"),
     [
-        (None, TypeError, "NoneType"),
-        (torch.zeros(4, 6), TypeError, "float32"),
-        ([torch.ones(6, dtype=torch.bool)], TypeError, "bool"),
-        ([[1, 2]], TypeError, "list"),
-        ([], ValueError, "at least one"),
-        (torch.zeros(0, 6, dtype=torch.int64), ValueError, "at least one"),
-        (torch.zeros(4, 5, dtype=torch.int64), ValueError, "minibatch_size"),
-        ([torch.zeros(0, dtype=torch.int64)], ValueError, "none empty"),
-        (torch.full((4, 6), -1), ValueError, "row -1"),
-        (torch.full((4, 6), 24), ValueError, "row 24"),
-        ([torch.tensor([0, 9])], ValueError, r"row 9.*slots \[0, 2\]"),
+        (None, "None"),
+        (torch.zeros(4, 6), "float32"),
+        ([torch.ones(6, dtype=torch.bool)], "bool"),
+        ([[1, 2]], "list of int64 tensors"),
+        ([], "none empty"),
+        (torch.zeros(0, 6, dtype=torch.int64), "none empty"),
+        (torch.tensor(3), "none empty"),
+        (torch.zeros(4, 5, dtype=torch.int64), "minibatch_size"),
+        ([torch.zeros(0, dtype=torch.int64)], "none empty"),
+        (torch.full((4, 6), -1), "row -1"),
+        (torch.full((4, 6), 24), "row 24"),
+        ([torch.tensor([0, 9])], r"row 9.*slots \[0, 2\]"),
     ],
 )
-def test_what_a_sampler_returns_is_checked(result: Any, error: type, says: str) -> None:
+def test_what_a_sampler_returns_is_checked(result: Any, says: str) -> None:
     class Wrong(MultiBatchSampler):
         def minibatch_size(self, batch_size: int, num_active: int) -> int:
             return 6
@@ -448,5 +449,5 @@ def test_what_a_sampler_returns_is_checked(result: Any, error: type, says: str) 
 
     replay = replay_of(sampler := Wrong(N))
     sampler.set_active([0, 2])
-    with pytest.raises(error, match=rf"Wrong.draw_epoch returned.*{says}"):
+    with pytest.raises(ValueError, match=rf"Wrong.draw_epoch returned.*{says}"):
         replay.epoch()
