@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from command_line import EnvKwargs, check_env_kwargs, open_directory, run_recipe
+from command_line import EnvKwargs, check_env_kwargs, metric_of, open_directory, run_recipe
 from ranges import Range, check_fields
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
@@ -65,7 +65,9 @@ class Config:
     num_batches: Annotated[int, Range(1)] = 4
     """Batches kept, the newest included; 1 is plain A2C."""
     drop_factor: Annotated[float, Range(0, infinite=True)] = 0.05
-    """Staleness R' - 1 beyond which a batch is not used."""
+    """Staleness beyond which a batch is not used."""
+    staleness_metric: str = "mean_abs_deviation"
+    """How it is measured: R' - 1, another metric's name, or module:function, as in the main recipe."""
     minibatch_size: Annotated[int, Range(1)] = 64
     """Frames of a minibatch per batch in use."""
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
@@ -83,6 +85,7 @@ def open_run(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
     """Everything that can fail before training: options, environment and run directory."""
     check_fields(config)
     check_env_kwargs(config.env_kwargs)
+    metric_of(config.staleness_metric)
     size = config.frames_per_batch or (256 if config.smoke else 2048)
     total = config.total_frames or (2560 if config.smoke else 300_000)
     total = -(-total // size) * size  # the last batch is whole
@@ -112,7 +115,8 @@ def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, An
     actor = gaussian_actor(**arguments, normalizer=normalizer)
     critic = value_critic(observations, normalizer=normalizer)
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
-    staleness = ISStalenessFilter(actor, config.drop_factor)
+    metric = metric_of(config.staleness_metric)
+    staleness = ISStalenessFilter(actor, config.drop_factor, metric=metric)
     keys = [*staleness.in_keys, "advantage", "value_target"]
     replay = MultiBatchReplayBuffer(
         config.num_batches, size, config.minibatch_size, staleness=staleness, keys=keys

@@ -133,9 +133,17 @@ def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
 
 def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
     """Builds networks and replay and lets them go: what cannot be is said before a run is made."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.no_grad():
         actor, critic, *_ = build_networks(config, env)
-        build_replay(config, actor, critic)
+        staleness = build_replay(config, actor, critic).staleness
+        frames = actor(env.observation_spec.zero().to(config.device))
+    try:
+        assert staleness is not None
+        staleness.check_frames(frames)
+    except (
+        KeyError
+    ) as error:  # such as parameters that the metric reads and the actor does not write
+        raise ValueError(*error.args) from error
 
 
 def build_loss(

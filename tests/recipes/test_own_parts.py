@@ -131,6 +131,15 @@ def test_an_actor_that_does_not_fit_is_refused_before_there_is_a_run(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_metric_that_the_actor_has_no_parameters_for_is_refused_too(
+    ppo: ModuleType, tmp_path: Path
+) -> None:
+    options = {**SMALL, "actor": NAMED["actor"], "staleness_metric": "per_dimension"}
+    with pytest.raises(ValueError, match=r"'loc', 'scale'.*metric='per_dimension'"):
+        ppo.train(ppo.Config(**options, run_dir=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_actor_of_another_kind_is_named_as_the_cause(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"observation_size": 3, "action_size": 1}
     wide = gaussian_actor(**arguments, hidden_sizes=[8])
