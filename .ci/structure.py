@@ -26,7 +26,7 @@ NAMES = {"amber_trl": 21, "amber_trl/evaluation": 9}  # __version__ among those 
 
 # Lowest room first. A room may import those on lines above its own, never one on its line or below.
 ROOMS = (
-    ("errors", "_checks", "_provenance"),
+    ("errors", "_checks", "_provenance", "_terminal"),
     ("functional", "_compiler", "_actors"),
     ("transforms", "modules", "envs"),
     ("data", "objectives"),

@@ -12,6 +12,8 @@ from typing import Literal
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
+from amber_trl._terminal import begin, say
+
 app = SubcommandApp()
 
 
@@ -133,6 +135,7 @@ def main(args: list[str] | None = None) -> int:
     It is 0; 1 after an error, which is said on standard error; or 130 after Ctrl-C. That of ``train``
     is the recipe's.
     """
+    begin()
     words = sys.argv[1:] if args is None else args
     if words[:1] == ["train"]:
         return _run_recipe(words[1:])
@@ -144,8 +147,7 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if said:
-        encoding = sys.stdout.encoding or "utf-8"  # an ASCII terminal gets escapes
-        sys.stdout.write(said.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        say(said)
     return 0
 
 

@@ -14,6 +14,12 @@ seed 0, the last-100 return is 977, that of the reference 1000: no gain to see h
 from __future__ import annotations
 
 import sys
+
+from amber_trl._terminal import begin
+
+if __name__ == "__main__":
+    begin()  # before the imports that take seconds
+
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any

@@ -15,6 +15,7 @@ import gymnasium
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
+from amber_trl._terminal import say
 from amber_trl.checkpoints import CheckpointError, list_checkpoints
 from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
@@ -222,13 +223,6 @@ def _conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
         text = f"no final score, as no episode has ended, after {frames} frames: {run_dir}"
     say(text)
     return 128 + signal.Signals[stopped_by] if stopped_by else 0
-
-
-def say(text: str) -> None:
-    """Prints a line, at once; characters that the terminal does not have are escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    sys.stdout.flush()
 
 
 def _value(value: Any) -> Any:

@@ -18,9 +18,15 @@ from, and exits with code 130, 143 or 129.
 
 from __future__ import annotations
 
+import sys
+
+from amber_trl._terminal import begin, say
+
+if __name__ == "__main__":
+    begin()  # before the imports that take seconds
+
 import ctypes
 import random
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +47,6 @@ from ppo_amber_builders import (
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDict
 from torchrl.envs import EnvBase
-from tqdm import tqdm
 
 from amber_trl.evaluation import play
 from amber_trl.runs import Policy, RunDirectory, TrainingRun
@@ -74,7 +79,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     config = replace(config, compiled=compiled)
     directory = open_directory(config, logger=config.logger)
     if compiled:
-        tqdm.write("compiling in the first iteration; a stop takes effect after it", sys.stdout)
+        say("compiling in the first iteration; a stop takes effect after it")
     return config, env, directory
 
 

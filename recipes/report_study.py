@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tyro
-from command_line import say
 from tyro.conf import Positional
+
+from amber_trl._terminal import say
 
 try:
     from matplotlib import style

@@ -34,12 +34,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from command_line import say as _say
 from ranges import Range, check_fields
 from study import pools, runs
 from study.archive import archive, is_archived
 from study.grid import PARTS, Job, Protocol, jobs
 from tqdm import tqdm
+
+from amber_trl._terminal import say as _say
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
+_LOGGED: set[str] = set()
+
 
 def is_mujoco(value: Any, name: str) -> bool:
     """Whether it is an instance of that class of the ``mujoco`` package."""
@@ -62,7 +64,7 @@ def _model_bytes(model: Any) -> bytes:
 
 @contextmanager
 def warnings_once() -> Iterator[None]:
-    """Logs each of MuJoCo's warnings once, however many models are built.
+    """Logs each of MuJoCo's warnings once in a process, however many models are built.
 
     MuJoCo's own handler prints every one, and appends it to a file in the working directory.
     """
@@ -71,7 +73,7 @@ def warnings_once() -> Iterator[None]:
     except ImportError:
         yield
         return
-    seen: dict[str, None] = {}
+    seen: dict[str, None] = {}  # in order
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: seen.setdefault(message))
     try:
@@ -79,4 +81,6 @@ def warnings_once() -> Iterator[None]:
     finally:
         mujoco.set_mju_user_warning(before)
         for message in seen:
-            logger.warning("MuJoCo: %s", message)
+            if message not in _LOGGED:
+                _LOGGED.add(message)
+                logger.warning("MuJoCo: %s", message)

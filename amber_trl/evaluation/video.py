@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,8 @@ def record_episode(
     def film(env: EnvBase) -> None:
         nonlocal video
         try:
-            picture = np.ascontiguousarray(env.render()[0], dtype=np.uint8)
+            with warnings.catch_warnings(action="ignore"):  # those of GLFW before it fails
+                picture = np.ascontiguousarray(env.render()[0], dtype=np.uint8)
         except Exception as error:
             raise RuntimeError(
                 f"env_id={policy.env_id!r} cannot be drawn here ({error}): without a display set "

@@ -221,6 +221,15 @@ make_env("BipedalWalker-v3", 1).close()
     assert 'pip install "gymnasium[box2d]"' in of_box2d
 
 
+def test_mujoco_warns_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amber_trl.envs._mujoco._LOGGED", set())
+    for _ in range(2):
+        make_env("HalfCheetah-v5", 2).close()
+    assert [record.message.count("settotalmass") for record in caplog.records] == [1]
+
+
 def test_an_id_may_name_its_module() -> None:
     make_env("gymnasium.envs:Pendulum-v1", 1).close()
     with pytest.raises(ImportError, match="no_such_module"):

@@ -69,3 +69,58 @@ def test_a_resumed_run_is_one_run_of_its_service(logger: str, tmp_path: Path) ->
         query = "select run_uuid, step from metrics where key = 'loss_critic' order by step"
         rows = sqlite3.connect(run_dir / "mlflow.db").execute(query).fetchall()
         assert rows == [(run_id, step) for step in (256, 512, 768, 1024)]
+
+
+def _on_a_terminal(code: str) -> str:
+    """What a Python program shows on a terminal."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=theirs, stderr=theirs, cwd=RECIPES
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # the program has closed it
+            os.close(ours)
+            process.wait()
+            return shown.decode()
+
+
+@pytest.mark.parametrize("program", ["ppo_amber_mujoco", "a2c_staleness_mujoco", "amber_trl"])
+def test_the_first_word_comes_before_torch(program: str) -> None:
+    code = f"""
+import runpy, sys
+sys.modules["torch"] = None
+sys.modules["mujoco"] = None
+sys.argv = [{program!r}, "verify", "nowhere"]
+sys.path.insert(0, "")
+runpy.run_module({program!r}, run_name="__main__")
+"""
+    first, *rest = _on_a_terminal(code).splitlines()
+    assert first == "loading torch and TorchRL"
+    assert "torch" in rest[-1]  # where it ended
+
+
+def test_a_missing_opengl_library_ends_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    done = _run("--smoke", "--run-dir", tmp_path / "run", MUJOCO_GL="none-such")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "MUJOCO_GL='none-such'" in done.stderr
+
+
+def test_nobody_needs_to_read_on(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from amber_trl._terminal import say
+reading, writing = os.pipe()
+os.dup2(writing, 1)
+os.close(reading)
+os.close(writing)
+say("first")
+say("second")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
