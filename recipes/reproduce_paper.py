@@ -205,7 +205,8 @@ def _result(job: Job) -> str:
     if summary["interrupted"]:
         return f"stopped after {summary['frames']} frames"
     taken = tqdm.format_interval(summary["seconds"])
-    return f"final score {summary['final_score']}, speed score {summary['speed_score']}, in {taken}"
+    final, average = summary["final_score"], summary["speed_score"]
+    return f"final score {final}, average return over training {average}, in {taken}"
 
 
 def _counts(states: Iterable[str]) -> str:

@@ -24,11 +24,12 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
 
 
 def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames: int) -> float:
-    """Average of the learning curve over training.
+    """Average return over training, a measure of sample efficiency.
 
-    The mean of :func:`learning_curve`, without the points before the first finished episode. This
-    is the *speed* score of AMBER (Han & Sung, arXiv 1710.04423, table of speed scores); the paper
-    calls it the return of all episodes, but a plain mean over episodes does not give its numbers.
+    The mean of :func:`learning_curve`, without the points before the first finished episode: the
+    area under the curve, over its frames. This is the *speed* score of AMBER (Han & Sung, arXiv
+    1710.04423, table of speed scores); the paper calls it the return of all episodes, but a plain
+    mean over episodes does not give its numbers.
     Without a finished episode it is NaN. Arguments and errors are those of :func:`learning_curve`.
 
     Examples:

@@ -65,7 +65,7 @@ def _main(study: Study, protocol: str, main: list[str], every: list[str]) -> Ite
     if one:
         for metric in METRICS:
             draw = partial(scores_by_seed, one, study.setups, metric)
-            yield Picture(f"{metric}-scores", f"{metric.capitalize()} score of every run.", draw)
+            yield Picture(f"{metric}-scores", f"{METRICS[metric].capitalize()} of every run.", draw)
 
 
 def _reuse(study: Study, protocol: str) -> Iterator[Picture]:
@@ -124,23 +124,23 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
                 axes.errorbar(place + 0.28, row["paper_mean"], row["paper_std"], **style)
         axes.set_xticks(range(len(selection.setups)), selection.setups)
         axes.set_xlim(-0.5, len(selection.setups) - 0.5)
-    drawing.label(figure, f"{metric} score (return)", x="")
+    drawing.label(figure, METRICS[metric], x="")
     return figure
 
 
 def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: str) -> Figure:
     """Draws the average normalised score over ``clip_epsilon`` or ``drop_factor``.
 
-    The rows are the final and the speed score. On the left are the study's scores, relative to the
+    The rows are the two scores. On the left are the study's scores, relative to the
     setups of the selection, with 95 % bootstrap intervals; on the right are the paper's, relative to
     its own 35 setups.
     """
-    titles = [f"{metric}, {whose}" for metric in METRICS for whose in ("here", "paper")]
+    titles = [f"{words}, {whose}" for words in METRICS.values() for whose in ("here", "paper")]
     figure, panels = drawing.panels(titles, height=2.2, columns=2)
     families: Mapping[str, Sequence[str]] = swept(selection.setups, setups, parameter)
     colors = drawing.colors(list(families))
     paper = paper_average_normalized_scores()
-    for metric in METRICS:
+    for metric, words in METRICS.items():
         ours = average_normalized_score_table(selection, setups, metric).set_index("setup")
         for place, (family, names) in enumerate(families.items()):
             style: dict[str, Any] = {"color": colors[family], "label": family}
@@ -149,10 +149,10 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
             x = [getattr(setups[name], parameter) + beside for name in names]
             y = ours.loc[list(names)]
             ends = [y["score"] - y["low"], y["high"] - y["score"]]
-            panels[f"{metric}, here"].errorbar(x, y["score"], ends, capsize=2, **style)
+            panels[f"{words}, here"].errorbar(x, y["score"], ends, capsize=2, **style)
             theirs = paper[(paper["metric"] == metric) & (paper["setup"] == family)]
             x, scores = theirs[parameter], theirs["average_normalized_score"]
-            panels[f"{metric}, paper"].plot(x, scores, **style)
-    words = {"clip_epsilon": "clip range", "drop_factor": "batch drop factor"}[parameter]
-    drawing.label(figure, "average normalised score", x=f"{words} at the start")
+            panels[f"{words}, paper"].plot(x, scores, **style)
+    x_words = {"clip_epsilon": "clip range", "drop_factor": "batch drop factor"}[parameter]
+    drawing.label(figure, "average normalised score", x=f"{x_words} at the start")
     return figure

@@ -28,7 +28,9 @@ _FEW = 5  # seeds below which an interval is only a range
 _MEANING = {
     "final": "The final score is the mean return of the last 100 training episodes.",
     "speed": (
-        "The speed score is the average over training of the mean return of the last 100 episodes."
+        "The average return over training, which the paper calls the speed score, measures sample "
+        "efficiency: it is the average over training of the mean return of the last 100 episodes, or "
+        "the area under the learning curve over the number of frames."
     ),
 }
 
@@ -97,7 +99,7 @@ def scores(
         table = pd.concat([score_table(one, setups, metric) for one in selections])
         table = table.sort_values("task", kind="stable", ignore_index=True)
         tables[f"{metric}-scores"] = table
-        yield f"### {metric.capitalize()} score"
+        yield f"### {METRICS[metric].capitalize()}"
         yield f"{_MEANING[metric]} Mean over seeds [95 % interval]; paper: mean ± deviation."
         columns = {"here": partial(_interval, name="mean"), "paper": _paper}
         yield markdown(table, _keys("task", "setup", "seeds") | columns)
@@ -105,7 +107,9 @@ def scores(
 
 def agreement(tables: Tables) -> Iterator[str]:
     """Which scores differ from the paper's."""
-    both = pd.concat([tables[f"{metric}-scores"].assign(score=metric) for metric in METRICS])
+    both = pd.concat(
+        [tables[f"{metric}-scores"].assign(score=words) for metric, words in METRICS.items()]
+    )
     cells = both[both["difference_low"].notna() & (both["seeds"] >= _FEW)]
     yield "### Agreement with the paper"
     if cells.empty:
@@ -173,7 +177,7 @@ def improvement(
     for metric in METRICS:
         table = improvement_table(selection, setups, better, than, metric)
         tables[f"{better}-over-{than}-{metric}"] = table
-        yield f"**{metric.capitalize()} score**, `{better}` minus `{than}`:"
+        yield f"**{METRICS[metric].capitalize()}**, `{better}` minus `{than}`:"
         columns = {
             "difference": partial(_interval, name="difference"),
             "P": _probability,
@@ -218,7 +222,7 @@ def _over_tasks(whole: Mapping[str, Any], better: str, than: str, metric: str) -
     else:
         verdict = "The interval contains one half: these runs do not show which is better."
     return (
-        f"Averaged over tasks, a run of `{better}` has the higher {metric} score with probability "
+        f"Averaged over tasks, a run of `{better}` has the higher {METRICS[metric]} with probability "
         f"{_probability(whole)}. {verdict}"
     )
 
@@ -292,7 +296,7 @@ def _by_setup(
     for metric, table in found.items():
         for cell in table.to_dict("records"):
             row = rows.setdefault(cell["setup"], {"setup": cell["setup"]})
-            row |= {f"{metric}{end}": column(cell) for end, column in columns.items()}
+            row |= {f"{METRICS[metric]}{end}": column(cell) for end, column in columns.items()}
     return markdown(pd.DataFrame(rows.values()), _keys(*next(iter(rows.values()))))
 
 

@@ -31,8 +31,8 @@ from study.statistics import (
     welch_difference,
 )
 
-METRICS = ("final", "speed")
-"""The two scores; the argument ``metric`` is one of them."""
+METRICS = {"final": "final score", "speed": "average return over training"}
+"""The two scores, as the argument ``metric`` and in words; the paper calls the second speed."""
 
 _PAPER_SEEDS = 10
 _UNKNOWN = (np.nan, np.nan)

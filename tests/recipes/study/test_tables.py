@@ -100,7 +100,7 @@ def test_where_all_runs_of_one_are_above_all_of_the_other_there_is_no_interval(
     words = conclusion(table, "amber", "ppo", "final")
     assert "above on Hopper-v5 and below on no task" in words
     both = pd.concat([table, table.assign(task="all tasks")], ignore_index=True)
-    assert "1.00. No resampling" in conclusion(both, "amber", "ppo", "x")
+    assert "1.00. No resampling" in conclusion(both, "amber", "ppo", "speed")
 
 
 def test_how_much_was_used_of_older_batches(study: Study) -> None:
