@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from command_line import metric_of
 from ppo_amber_config import EffectiveConfig
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import Categorical
@@ -24,6 +24,7 @@ from amber_trl.data import (
     MultiBatchReplayBuffer,
     MultiBatchSampler,
     RecomputedAdvantages,
+    StratifiedMinibatchSampler,
 )
 from amber_trl.envs import make_env
 from amber_trl.modules import (
@@ -33,9 +34,10 @@ from amber_trl.modules import (
     gaussian_actor,
     value_critic,
 )
-from amber_trl.objectives import AmberPPOLoss
+from amber_trl.objectives import AmberPPOLoss, DISCLoss, GePPOLoss, GIPOLoss
 from amber_trl.runs import import_named, named_actor
-from amber_trl.transforms import ISStalenessFilter
+from amber_trl.training import LinearSchedule
+from amber_trl.transforms import DropFactorController, ISStalenessFilter
 
 _COMPILE_ACTOR_FROM_STEPS = 500_000
 """Calls of the actor from which compiling it pays: twenty seconds, for 50 microseconds of each."""
@@ -67,7 +69,7 @@ def build_networks(
 def build_replay(
     config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
 ) -> MultiBatchReplayBuffer:
-    """The stored batches, with a filter that drops stale ones (amber) or only reports them."""
+    """The stored batches, with a filter that drops stale ones or only reports them."""
     advantages = None
     if config.advantages != "stored":
         advantages = RecomputedAdvantages(
@@ -79,15 +81,23 @@ def build_replay(
             frames_per_env=config.frames_per_batch // config.num_envs,
             log_prob_keys=actor.log_prob_keys,
         )
-    reads_ratios = advantages is not None and advantages.reads_ratios
+    proximal = config.loss == "geppo" or (advantages is not None and advantages.reads_ratios)
+    drop_factor: float | DropFactorController = math.inf
+    if config.drop_factor is not None:
+        drop_factor = config.drop_factor
+    elif config.max_drop_factor is not None:
+        drop_factor = DropFactorController(
+            config.batches_in_use, ess=config.ess_in_use, max_drop_factor=config.max_drop_factor
+        )
     staleness = ISStalenessFilter(
         actor,
-        drop_factor=math.inf if config.drop_factor is None else config.drop_factor,
+        drop_factor=drop_factor,
         metric=metric_of(config.staleness_metric),
-        report_only=config.setup != "amber",
-        proximal_log_prob_key="proximal_log_prob" if reads_ratios else None,
+        report_only=config.drop_factor is None and config.max_drop_factor is None,
+        proximal_log_prob_key="proximal_log_prob" if proximal else None,
     )
     columns = ["advantage", "value_target"] if advantages is None else advantages.in_keys
+    disc = config.loss == "disc"
     return MultiBatchReplayBuffer(
         config.num_batches,
         config.frames_per_batch,
@@ -96,7 +106,8 @@ def build_replay(
         advantages=advantages,
         critic_on_all=config.critic_on == "all",
         sampler=build_sampler(config),
-        keys=[*staleness.in_keys, *columns],
+        keys=[*staleness.in_keys, *columns, *(("loc", "scale") if disc else ())],
+        age_key="batch_age" if disc else None,
     )
 
 
@@ -128,13 +139,16 @@ def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
         return sampler
     if config.minibatches == "episodic":
         return EpisodicMinibatchSampler(frames, frames // config.num_envs)
+    if config.minibatches == "stratified":
+        return StratifiedMinibatchSampler(frames, config.shares)
     return AdaptiveMinibatchSampler(frames, scale_minibatch=config.scale_minibatch)
 
 
 def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
-    """Builds networks and replay and lets them go: what cannot be is said before a run is made."""
+    """Builds the parts and lets them go: what cannot be is said before a run is made."""
     with torch.random.fork_rng(), torch.no_grad():
         actor, critic, *_ = build_networks(config, env)
+        build_loss(config, actor, critic)
         staleness = build_replay(config, actor, critic).staleness
         frames = actor(env.observation_spec.zero().to(config.device))
     try:
@@ -149,16 +163,77 @@ def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
 def build_loss(
     config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
 ) -> AmberPPOLoss:
-    """The paper's loss, equation (11), plus options that the paper does not have."""
-    return AmberPPOLoss(
+    """The paper's loss, equation (11), plus options that the paper does not have; or another's."""
+    kind = {"amber": AmberPPOLoss, "disc": DISCLoss, "geppo": GePPOLoss, "gipo": GIPOLoss}
+    options: dict[str, Any] = {"clip_epsilon": config.clip_epsilon, "sigma": config.sigma}
+    return kind[config.loss](
         actor,
         critic,
-        clip_epsilon=config.clip_epsilon,
         critic_coeff=config.critic_coeff,
         entropy_coeff=config.entropy_coeff,
         normalize_advantage=config.normalize_advantage == "minibatch",
         functional=False,
+        **{name: value for name, value in options.items() if value is not None},
     )
+
+
+def build_optimizer(
+    config: EffectiveConfig,
+    loss: AmberPPOLoss,
+    actor: TensorDictModuleBase,
+    critic: TensorDictModuleBase,
+) -> torch.optim.Adam:
+    """Adam over all parameters; where the actor's step size adapts, in a group for each network."""
+    groups: Any = loss.parameters()
+    if config.learning_rate_schedule == "adaptive":
+        groups = [{"params": list(network.parameters())} for network in (actor, critic)]
+    return torch.optim.Adam(
+        groups,
+        lr=config.learning_rate,
+        eps=1e-5,
+        # A CUDA graph counts its steps on the device.
+        capturable=config.compiled and torch.device(config.device).type == "cuda",
+    )
+
+
+def build_schedule(
+    config: EffectiveConfig,
+    optimizer: torch.optim.Adam,
+    loss: AmberPPOLoss,
+    replay: MultiBatchReplayBuffer,
+    *,
+    extends: bool,
+) -> LinearSchedule:
+    """Anneals what is to be annealed, of what there is."""
+    clips = config.range_schedule == "linear" and config.clip_epsilon is not None
+    drops = config.range_schedule == "linear" and config.drop_factor is not None
+    return LinearSchedule(
+        config.total_frames,
+        optimizer=optimizer if config.learning_rate_schedule == "linear" else None,
+        loss=loss if clips else None,
+        staleness=replay.staleness if drops else None,
+        extends=extends,
+    )
+
+
+def adapt(
+    loss: AmberPPOLoss,
+    optimizer: torch.optim.Adam,
+    replay: MultiBatchReplayBuffer,
+    metrics: list[TensorDict],
+    config: EffectiveConfig,
+) -> dict[str, float]:
+    """After an iteration's updates: what they were made with, and what adapts for the next ones."""
+    used: dict[str, float] = {"minibatch_size": replay.batch_size}
+    if replay.staleness is not None and replay.staleness.controller is not None:
+        used["drop_factor"] = replay.staleness.drop_factor
+    if isinstance(loss, DISCLoss):
+        used["penalty_coeff"] = float(loss.penalty_coeff)
+        loss.adapt_penalty(torch.cat([epoch["penalty"] for epoch in metrics]))
+    if isinstance(loss, GePPOLoss) and config.learning_rate_schedule == "adaptive":
+        used["learning_rate"] = float(optimizer.param_groups[0]["lr"])
+        loss.adapt_learning_rate(optimizer.param_groups[0], metrics[-1]["total_variation"])
+    return used
 
 
 def build_env(config: EffectiveConfig) -> EnvBase:

@@ -24,8 +24,9 @@ class Config:
     wrappers: tuple[str, ...] = ()
     """Wrappers around it, the innermost first, as module:Class, such as
     gymnasium.wrappers:FlattenObservation for a Dict observation."""
-    setup: Literal["ppo", "mber", "amber"] = "amber"
-    """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale."""
+    setup: Literal["ppo", "mber", "amber", "disc", "geppo", "gipo"] = "amber"
+    """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale. disc,
+    geppo, gipo: methods with losses of their own, close to their authors' settings (docs/methods.md)."""
     protocol: Literal["default", "paper"] = "default"
     """default: 8 environments, time limits bootstrapped. paper: 1 environment, limits terminal."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
@@ -76,47 +77,72 @@ class Config:
     time_limits: Literal["bootstrap", "terminal"] | None = None
     """Whether the value goes on beyond a time limit (by the protocol: bootstrap or terminal)."""
     frames_per_batch: Annotated[int | None, Range(1)] = None
-    """N, frames collected per iteration, by all environments together (2048; smoke: 256)."""
+    """N, frames collected per iteration, by all environments together (2048; geppo: 1024; smoke: 256)."""
     num_batches: Annotated[int | None, Range(1)] = None
-    """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8)."""
+    """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8, disc 64, geppo 4,
+    gipo 8)."""
+    replay_frames: Annotated[int | None, Range(1)] = None
+    """L N, frames kept, instead of num_batches; a multiple of frames_per_batch."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
-    """Staleness beyond which a batch is not used, in [0, inf], annealed to 0 (amber: 0.25)."""
-    staleness_metric: str = "mean_abs_deviation"
+    """Staleness beyond which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1)."""
+    batches_in_use: Annotated[int | None, Range(1)] = None
+    """Batches that are to be in use; the drop factor is chosen in each iteration to give so many."""
+    ess_in_use: Annotated[float | None, Range(0, above=True)] = None
+    """Effective sample size that is to be in use, in batches, instead of batches_in_use."""
+    max_drop_factor: Annotated[float | None, Range(0)] = None
+    """The most that the drop factor may be then (1)."""
+    staleness_metric: str | None = None
     """How a batch's staleness is measured: mean_abs_deviation (the paper's R' - 1), per_dimension, kl,
-    effective_sample_size, age, or module:function, a function of log-ratios or a DistributionMetric."""
+    effective_sample_size, age, or module:function, a function of log-ratios or a DistributionMetric
+    (mean_abs_deviation; disc: per_dimension)."""
     epochs: Annotated[int | None, Range(1)] = None
     """Passes over the batches in use, per iteration (10; smoke: 2)."""
     target_kl: Annotated[float | None, Range(0, above=True)] = None
     """Estimated KL divergence from the behaviour policies of the batches in use, beyond which an
     epoch is the iteration's last (None: never)."""
-    minibatch_size: Annotated[int, Range(1)] = 64
-    """Frames of a minibatch per batch in use; must divide frames_per_batch."""
+    minibatch_size: Annotated[int | None, Range(1)] = None
+    """Frames of a minibatch per batch in use; must divide frames_per_batch (64; geppo: 32)."""
     scale_minibatch: bool = True
     """Let the minibatch grow with the batches in use; else the number of updates grows."""
-    minibatches: Literal["uniform", "episodic"] = "uniform"
-    """Frames of a minibatch: drawn uniformly, or one contiguous run of one environment."""
+    minibatches: Literal["uniform", "episodic", "stratified"] | None = None
+    """Frames of a minibatch: drawn uniformly, one contiguous run of one environment, or a fixed share
+    of each batch in use (uniform; disc, geppo: stratified)."""
+    shares: Annotated[tuple[float, ...] | None, Range(0)] = None
+    """Shares of stratified minibatches, relative, by age: one for each of num_batches, the newest
+    first (equal; geppo: L, L - 1, ..., 1)."""
     sampler: str | None = None
     """module:Class (or function) that makes, of frames_per_batch, the MultiBatchSampler to draw
     minibatches by (None: by minibatches)."""
+    loss: Literal["amber", "disc", "geppo", "gipo"] | None = None
+    """Policy loss. amber: PPO's clip. disc: each action dimension clipped. geppo: clip around the
+    policy before the updates. gipo: a soft trust weight, no clip (that of the setup's name; amber)."""
+    sigma: Annotated[float | None, Range(0, above=True)] = None
+    """Width of gipo's trust weight, in nats (1)."""
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
-    """Adam's step size, annealed to 0."""
+    """Adam's step size."""
+    learning_rate_schedule: Literal["linear", "constant", "adaptive"] | None = None
+    """linear: to 0. constant. adaptive: with the loss geppo, the actor's step size follows how far
+    the policy moved (linear; geppo: adaptive)."""
     clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
-    """Clip range, annealed to 0 (by the setup: ppo 0.3, mber and amber 0.4)."""
-    gamma: Annotated[float, Range(0, 1)] = 0.99
-    """Discount per frame."""
-    gae_lambda: Annotated[float, Range(0, 1)] = 0.95
-    """GAE's lambda, and that of vtrace and gae-v."""
-    advantages: Literal["stored", "recomputed", "vtrace", "gae-v"] = "stored"
+    """Clip range (by the setup: ppo 0.3, mber, amber and disc 0.4, geppo 0.1)."""
+    range_schedule: Literal["linear", "constant"] | None = None
+    """Clip range and drop factor: linearly to 0, or constant (linear; disc, geppo: constant)."""
+    gamma: Annotated[float | None, Range(0, 1)] = None
+    """Discount per frame (0.99; geppo: 0.995)."""
+    gae_lambda: Annotated[float | None, Range(0, 1)] = None
+    """GAE's lambda, and that of vtrace and gae-v (0.95; geppo: 0.97)."""
+    advantages: Literal["stored", "recomputed", "vtrace", "gae-v"] | None = None
     """Advantages and value targets of stored batches. stored: GAE once, when collected. The others:
     of the batches in use, in each iteration, by the current critic; recomputed: GAE; vtrace (IMPALA)
-    and gae-v (DISC): corrected for the current actor."""
+    and gae-v (DISC): corrected for the current actor (stored; geppo: vtrace; disc: gae-v)."""
     critic_on: Literal["active", "all"] = "active"
     """Batches that the value loss uses: those in use, like the policy loss, or all that are stored."""
     reward_scaling: bool = False
     """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
     far from 1; what is logged is not divided."""
-    normalize_advantage: Literal["batch", "minibatch", "none"] = "batch"
-    """Standardise advantages once over the batch that is stored, in each minibatch, or not."""
+    normalize_advantage: Literal["batch", "minibatch", "none"] | None = None
+    """Standardise advantages once over the batch that is stored, in each minibatch, or not (batch;
+    disc, geppo: minibatch)."""
     critic_coeff: Annotated[float, Range(0)] = 1.0
     """Weight of the value loss."""
     entropy_coeff: Annotated[float, Range(0)] = 0.0
@@ -143,25 +169,74 @@ class EffectiveConfig(Config):
     time_limits: Literal["bootstrap", "terminal"]
     frames_per_batch: int
     num_batches: int
+    staleness_metric: str
     epochs: int
-    clip_epsilon: float
+    minibatch_size: int
+    minibatches: Literal["uniform", "episodic", "stratified"]
+    loss: Literal["amber", "disc", "geppo", "gipo"]
+    learning_rate_schedule: Literal["linear", "constant", "adaptive"]
+    range_schedule: Literal["linear", "constant"]
+    gamma: float
+    gae_lambda: float
+    advantages: Literal["stored", "recomputed", "vtrace", "gae-v"]
+    normalize_advantage: Literal["batch", "minibatch", "none"]
     collector: Literal["fast", "torchrl"]
     compiled: bool
 
 
+_DEFAULTS: dict[str, Any] = {
+    "total_frames": 1_000_000,
+    "frames_per_batch": 2048,
+    "staleness_metric": "mean_abs_deviation",
+    "epochs": 10,
+    "minibatch_size": 64,
+    "minibatches": "uniform",
+    "loss": "amber",
+    "learning_rate_schedule": "linear",
+    "range_schedule": "linear",
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "advantages": "stored",
+    "normalize_advantage": "batch",
+    "collector": "fast",
+    "compiled": False,  # open_run decides
+}
 _SETUPS: dict[str, dict[str, Any]] = {
     "ppo": {"num_batches": 1, "clip_epsilon": 0.3},
     "mber": {"num_batches": 2, "clip_epsilon": 0.4},
     "amber": {"num_batches": 8, "clip_epsilon": 0.4, "drop_factor": 0.25},
+    "disc": {
+        "num_batches": 64,
+        "loss": "disc",
+        "clip_epsilon": 0.4,
+        "drop_factor": 0.1,
+        "staleness_metric": "per_dimension",
+        "minibatches": "stratified",
+        "range_schedule": "constant",
+        "advantages": "gae-v",
+        "normalize_advantage": "minibatch",
+    },
+    "geppo": {
+        "frames_per_batch": 1024,
+        "num_batches": 4,
+        "minibatch_size": 32,
+        "minibatches": "stratified",
+        "loss": "geppo",
+        "clip_epsilon": 0.1,
+        "learning_rate_schedule": "adaptive",
+        "range_schedule": "constant",
+        "gamma": 0.995,
+        "gae_lambda": 0.97,
+        "advantages": "vtrace",
+        "normalize_advantage": "minibatch",
+    },
+    "gipo": {"num_batches": 8, "loss": "gipo"},
 }
 _PROTOCOLS: dict[str, dict[str, Any]] = {
     "default": {"num_envs": 8, "time_limits": "bootstrap"},
     "paper": {"num_envs": 1, "time_limits": "terminal"},
 }
-_LENGTHS: dict[bool, dict[str, Any]] = {
-    False: {"total_frames": 1_000_000, "frames_per_batch": 2048, "epochs": 10},
-    True: {"total_frames": 2560, "frames_per_batch": 256, "epochs": 2},
-}
+_SMOKE: dict[str, Any] = {"total_frames": 2560, "frames_per_batch": 256, "epochs": 2}
 
 
 def resolve(config: Config) -> EffectiveConfig:
@@ -171,15 +246,41 @@ def resolve(config: Config) -> EffectiveConfig:
     _check_device(config.device)
     if (own := continued_config(EffectiveConfig, config)) is not None:
         return replace(own, progress=config.progress)
-    values = _SETUPS[config.setup] | _PROTOCOLS[config.protocol] | _LENGTHS[config.smoke]
+    values = _DEFAULTS | _SETUPS[config.setup] | _PROTOCOLS[config.protocol]
+    values |= _SMOKE if config.smoke else {}
     task = config.env_id.replace("/", "-").replace(":", "-")
     values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
-    values["collector"] = "fast"
     given = {name: value for name, value in asdict(config).items() if value is not None}
     values |= given
-    effective = EffectiveConfig(**{"compiled": False, **values})  # open_run decides
+    _fill_in(values, given)
+    effective = EffectiveConfig(**values)
     _check_combinations(effective)
     return effective
+
+
+def _fill_in(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Adds what follows from other values, and takes out what they leave without effect."""
+    frames = values["frames_per_batch"]
+    if (kept := values.get("replay_frames")) is not None:
+        if kept % frames or given.get("num_batches") not in (None, kept // frames):
+            raise ValueError(
+                f"replay_frames={kept} with frames_per_batch={frames} and num_batches="
+                f"{given.get('num_batches')}: give a multiple of frames_per_batch, and one of the two"
+            )
+        values["num_batches"] = kept // frames
+    if given.keys() & {"batches_in_use", "ess_in_use"} and "drop_factor" not in given:
+        values.setdefault("max_drop_factor", 1.0)
+        values.pop("drop_factor", None)
+    if values["loss"] == "gipo":
+        values.setdefault("sigma", 1.0)
+        if "clip_epsilon" not in given:
+            values.pop("clip_epsilon", None)
+    elif values["setup"] == "gipo":
+        values.setdefault("clip_epsilon", 0.4)
+    if values["loss"] != "geppo" and "learning_rate_schedule" not in given:
+        values["learning_rate_schedule"] = "linear"
+    if values["setup"] == "geppo" and values["minibatches"] == "stratified":
+        values.setdefault("shares", tuple(range(values["num_batches"], 0, -1)))
 
 
 def _check_device(device: str) -> None:
@@ -203,11 +304,8 @@ def _check_combinations(config: EffectiveConfig) -> None:
                 f"{name}={getattr(config, name)} does not divide frames_per_batch="
                 f"{config.frames_per_batch}: choose one that does"
             )
-    if config.setup != "amber" and config.drop_factor is not None:
-        raise ValueError(
-            f"drop_factor={config.drop_factor} with setup={config.setup!r}, which drops no batch: "
-            "leave it out, or choose the setup amber"
-        )
+    _check_in_use(config)
+    _check_loss(config)
     for name, value in (("num_batches", 1), ("scale_minibatch", True), ("advantages", "stored")):
         if config.setup == "ppo" and getattr(config, name) != value:
             raise ValueError(
@@ -237,6 +335,22 @@ def _check_combinations(config: EffectiveConfig) -> None:
                     f"sampler={config.sampler!r} with {name}={getattr(config, name)!r}, which is an "
                     "option of the recipe's own samplers: leave out one of the two"
                 )
+    if config.minibatches == "stratified" and not config.scale_minibatch:
+        raise ValueError(
+            "scale_minibatch=False with minibatches='stratified', which always scales: leave out one "
+            "of the two"
+        )
+    if config.shares is not None:
+        if config.minibatches != "stratified":
+            raise ValueError(
+                f"shares={config.shares} with minibatches={config.minibatches!r}, which has none: "
+                "leave it out, or choose minibatches stratified"
+            )
+        if len(config.shares) != config.num_batches or not config.shares[0]:
+            raise ValueError(
+                f"shares={config.shares} with num_batches={config.num_batches}: give one for each, "
+                "the newest first, which must be above 0"
+            )
     if config.minibatches == "episodic":
         each = config.frames_per_batch // config.num_envs
         if not config.scale_minibatch or config.minibatch_size * config.num_batches > each:
@@ -246,3 +360,40 @@ def _check_combinations(config: EffectiveConfig) -> None:
                 f"must be scaled and at most frames_per_batch / num_envs = {each}, the frames of "
                 "one environment; lower one of them, or num_envs"
             )
+
+
+def _check_in_use(config: EffectiveConfig) -> None:
+    """Refuses options about which batches are in use that contradict each other, or the setup."""
+    names = ("drop_factor", "batches_in_use", "ess_in_use")
+    given = [f"{n}={getattr(config, n)}" for n in names if getattr(config, n) is not None]
+    if given and "drop_factor" not in _SETUPS[config.setup]:
+        raise ValueError(
+            f"{given[0]} with setup={config.setup!r}, which drops no batch: leave it out, or choose "
+            "the setup amber"
+        )
+    if len(given) > 1:
+        raise ValueError(f"{' with '.join(given)}: each decides which batches are in use; give one")
+    if config.max_drop_factor is not None and config.drop_factor is not None:
+        raise ValueError(
+            f"max_drop_factor={config.max_drop_factor} with {given[0]}: it bounds what batches_in_use "
+            "or ess_in_use chooses; leave it out, or give one of these"
+        )
+
+
+def _check_loss(config: EffectiveConfig) -> None:
+    """Refuses options that the loss does not have."""
+    if config.sigma is not None and config.loss != "gipo":
+        raise ValueError(
+            f"sigma={config.sigma} with loss={config.loss!r}: it is an option of gipo; leave it out, or "
+            "choose that loss"
+        )
+    if config.loss == "gipo" and config.clip_epsilon is not None:
+        raise ValueError(
+            f"clip_epsilon={config.clip_epsilon} with loss='gipo', which clips nothing: leave it out, "
+            "or choose another loss"
+        )
+    if config.learning_rate_schedule == "adaptive" and config.loss != "geppo":
+        raise ValueError(
+            f"learning_rate_schedule='adaptive' with loss={config.loss!r}: it is an option of geppo; "
+            "choose another schedule, or that loss"
+        )

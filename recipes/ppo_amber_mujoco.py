@@ -34,13 +34,16 @@ import numpy as np
 import torch
 from command_line import open_directory, run_recipe
 from ppo_amber_builders import (
+    adapt,
     build_advantage,
     build_collector,
     build_env,
     build_loss,
     build_networks,
+    build_optimizer,
     build_replay,
     build_scaler,
+    build_schedule,
     check_parts,
     for_learning,
 )
@@ -50,7 +53,7 @@ from torchrl.envs import EnvBase
 
 from amber_trl.evaluation import play
 from amber_trl.runs import Policy, RunDirectory, TrainingRun
-from amber_trl.training import LinearSchedule, UpdateStep, should_compile
+from amber_trl.training import UpdateStep, should_compile
 
 
 def return_large_blocks() -> None:
@@ -93,25 +96,12 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     actor, critic, normalizer, arguments = build_networks(config, env)
     replay = build_replay(config, actor, critic)
     loss = build_loss(config, actor, critic)
-    optimizer = torch.optim.Adam(
-        loss.parameters(),
-        lr=config.learning_rate,
-        eps=1e-5,
-        # A CUDA graph counts its steps on the device.
-        capturable=config.compiled and torch.device(config.device).type == "cuda",
-    )
+    optimizer = build_optimizer(config, loss, actor, critic)
     update = UpdateStep(
         loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
     )
     advantage = build_advantage(config, critic)
-    judge = replay.staleness if config.setup == "amber" else None
-    schedule = LinearSchedule(
-        config.total_frames,
-        optimizer=optimizer,
-        loss=loss,
-        staleness=judge,
-        extends=directory.resumed,
-    )
+    schedule = build_schedule(config, optimizer, loss, replay, extends=directory.resumed)
     collector = build_collector(config, env, actor)
     scaler = build_scaler(config)
     policy = Policy(
@@ -137,7 +127,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
             ledger = replay.refresh()  # lines 10 to 12: R' of each batch; in use or not
             metrics = list(update.epochs(replay, config.epochs, config.target_kl))  # 17 to 24
             collector.update_policy_weights_(TensorDict.from_module(actor))
-            annealed["minibatch_size"] = replay.batch_size  # line 19: M, over the batches in use
+            annealed |= adapt(loss, optimizer, replay, metrics, config)  # line 19: M, for the log
             run.record(batch, annealed, metrics, ledger)
     return run.summary
 

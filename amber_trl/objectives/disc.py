@@ -10,7 +10,7 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
-from amber_trl._actors import log_ratio_of_dimensions
+from amber_trl._actors import check_gaussian, log_ratio_of_dimensions
 from amber_trl._checks import check_number
 from amber_trl.objectives.ppo import AmberPPOLoss
 
@@ -67,7 +67,7 @@ class DISCLoss(AmberPPOLoss):
     Raises:
         TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
         KeyError: when called without a key that it reads.
-        ValueError: if a number is out of range; when called, if the actor is not Gaussian, or a
+        ValueError: if a number is out of range, or the actor is not Gaussian; when called, if a
             column is of a wrong shape.
 
     Examples:
@@ -105,6 +105,7 @@ class DISCLoss(AmberPPOLoss):
         penalty_coeff: float = 1.0,
         **kwargs: Any,
     ) -> None:
+        check_gaussian(actor_network, type(self).__name__)
         super().__init__(actor_network, critic_network, delay_actor=False, **kwargs)
         self.penalty_target = check_number("penalty_target", penalty_target, above=0)
         if penalty_coeff != 0:

@@ -39,6 +39,31 @@ def test_given_values_win_and_resolving_twice_changes_nothing(ppo: ModuleType) -
     assert ppo.resolve(config) == config
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"setup": "disc"}, {"loss": "disc", "num_batches": 64, "drop_factor": 0.1}),
+        ({"setup": "disc", "num_batches": 4}, {"shares": None, "range_schedule": "constant"}),
+        ({"setup": "geppo"}, {"frames_per_batch": 1024, "shares": (4, 3, 2, 1)}),
+        ({"setup": "geppo", "smoke": True}, {"frames_per_batch": 256, "minibatch_size": 32}),
+        ({"setup": "geppo", "minibatches": "uniform"}, {"shares": None}),
+        ({"setup": "geppo", "loss": "amber"}, {"learning_rate_schedule": "linear"}),
+        ({"setup": "gipo"}, {"num_batches": 8, "clip_epsilon": None, "sigma": 1.0}),
+        ({"setup": "gipo", "loss": "amber"}, {"clip_epsilon": 0.4, "sigma": None}),
+        ({"loss": "gipo"}, {"clip_epsilon": None, "sigma": 1.0, "drop_factor": 0.25}),
+        ({"batches_in_use": 3}, {"drop_factor": None, "max_drop_factor": 1.0}),
+        ({"ess_in_use": 3, "max_drop_factor": 0.5}, {"drop_factor": None, "max_drop_factor": 0.5}),
+        ({"frames_per_batch": 512, "replay_frames": 16384}, {"num_batches": 32}),
+    ],
+)
+def test_what_follows_from_setup_loss_and_the_batches_wanted(
+    ppo: ModuleType, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    config = _resolve(ppo, **options)
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert ppo.resolve(config) == config
+
+
 def test_the_paper_protocol(ppo: ModuleType) -> None:
     config = _resolve(ppo, protocol="paper")
     assert (config.num_envs, config.time_limits) == (1, "terminal")
@@ -86,7 +111,22 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
             {"sampler": "amber_trl.data:EpisodicMinibatchSampler", "scale_minibatch": False},
             r"sampler='amber_trl.data:Epi.* with scale_minibatch=False",
         ),
-        ({"setup": "sac"}, r"setup='sac': choose one of \['ppo', 'mber', 'amber'\]"),
+        ({"setup": "sac"}, r"setup='sac': choose one of \['ppo', 'mber', 'amber', "),
+        ({"setup": "geppo", "drop_factor": 0.1}, r"drop_factor=0.1 with setup='geppo'"),
+        ({"setup": "mber", "batches_in_use": 2}, r"batches_in_use=2 with setup='mber'"),
+        ({"batches_in_use": 2, "drop_factor": 0.1}, r"drop_factor=0.1 with batches_in_use=2"),
+        ({"batches_in_use": 2, "ess_in_use": 2.0}, r"batches_in_use=2 with ess_in_use=2.0"),
+        ({"max_drop_factor": 0.5}, r"max_drop_factor=0.5 with drop_factor=0.25"),
+        ({"loss": "gipo", "clip_epsilon": 0.2}, r"clip_epsilon=0.2 with loss='gipo'"),
+        ({"sigma": 0.5}, r"sigma=0.5 with loss='amber'"),
+        ({"learning_rate_schedule": "adaptive"}, r"'adaptive' with loss='amber'"),
+        ({"shares": (1.0,) * 8}, r"shares=.* with minibatches='uniform'"),
+        ({"minibatches": "stratified", "shares": (2.0, 1.0)}, r"shares=.* with num_batches=8"),
+        ({"setup": "geppo", "shares": (0.0, 1.0, 1.0, 1.0)}, r"shares=.* with num_batches=4"),
+        ({"minibatches": "stratified", "scale_minibatch": False}, r"scale_minibatch=False"),
+        ({"replay_frames": 3000}, r"replay_frames=3000 with frames_per_batch=2048"),
+        ({"replay_frames": 4096, "num_batches": 8}, r"replay_frames=4096 .*num_batches=8"),
+        ({"setup": "ppo", "replay_frames": 4096}, r"num_batches=2 .*setup='ppo'"),
         ({"staleness_metric": "size"}, r"staleness_metric='size': choose one of"),
     ],
 )
@@ -157,6 +197,7 @@ def test_help_explains_each_field(
         (["--wrappers", "nowhere:Wrapper"], "wrappers='nowhere:Wrapper'"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--env-id", "CartPole-v1", "--staleness-metric", "per_dimension"], "Gaussian"),
+        (["--env-id", "CartPole-v1", "--loss", "disc"], "DISCLoss needs a Gaussian actor"),
         (["--sampler", "no_such_module:Sampler"], "sampler='no_such_module:Sampler'"),
         (["--sampler", "amber_trl.data:AdaptiveSampler"], "it has AdaptiveMinibatchSampler"),
         (["--sampler", "fractions:Fraction", "--smoke"], "sampler='fractions:Fraction' made a"),

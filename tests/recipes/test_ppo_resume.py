@@ -87,6 +87,7 @@ def _assert_equal(one: Any, other: Any) -> None:
             "critic_on": "all",
         },
         {"env_id": "HalfCheetah-v5", "setup": "amber", "protocol": "paper"},
+        {"env_id": "Hopper-v5", "setup": "disc", "num_batches": 3},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )

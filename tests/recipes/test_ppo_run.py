@@ -19,6 +19,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from amber_trl.checkpoints import read_component
 from amber_trl.runs import final_score, find_policy, speed_score
 from amber_trl.transforms import Reason
 from tests.recipes.conftest import RECIPES
@@ -246,6 +247,48 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
     assert "loss_entropy" in last
     arguments = torch.load(episodic / "policy.pt", weights_only=True)["arguments"]
     assert arguments == {"observation_size": 3, "action_size": 1, "hidden_sizes": [8]}
+
+
+def test_disc_adapts_its_penalty_and_anneals_its_step_size_alone(
+    ppo: ModuleType, tmp_path: Path
+) -> None:
+    _train(ppo, tmp_path, setup="disc", num_batches=2, total_frames=768)
+    rows = _rows(tmp_path, "iterations")
+    weight, weights = 1.0, []
+    for row in rows:
+        weights.append(weight)
+        penalty = float(row["penalty"])
+        assert float(row["loss_penalty"]) == pytest.approx(weight * penalty)
+        weight *= 2 if penalty > 1.5e-3 else 0.5 if penalty < 1e-3 / 1.5 else 1
+    assert [float(row["penalty_coeff"]) for row in rows] == weights
+    assert len(set(weights)) > 1
+    assert float(rows[-1]["learning_rate"]) == pytest.approx(1e-4)
+    assert not {"clip_epsilon", "drop_factor"} & rows[0].keys()
+
+
+def test_geppos_step_size_follows_the_policy_and_its_own_network(
+    ppo: ModuleType, tmp_path: Path
+) -> None:
+    _train(ppo, tmp_path, setup="geppo", total_frames=768)
+    rows = _rows(tmp_path, "iterations")
+    assert [int(row["minibatch_size"]) for row in rows] == [32, 64, 96]
+    sizes = [float(row["learning_rate"]) for row in rows]
+    assert all(float(row["total_variation"]) < 0.025 for row in rows)
+    assert sizes == pytest.approx([3e-4, 3e-4 * 1.03, 3e-4 * 1.03**2])
+    (last,) = (tmp_path / "checkpoints").glob("*")
+    saved = read_component(last, "optimizer")["param_groups"]
+    assert [group["lr"] for group in saved] == pytest.approx([3e-4 * 1.03**3, 3e-4])
+
+
+def test_a_wanted_number_of_batches_is_in_use(ppo: ModuleType, tmp_path: Path) -> None:
+    _train(ppo, tmp_path, batches_in_use=2, loss="gipo", replay_frames=1024, total_frames=1024)
+    rows = _rows(tmp_path, "iterations")
+    assert [row["active_batches"] for row in rows] == ["1", "2", "2", "2"]
+    for row in rows[2:]:
+        older = sorted(float(row[f"staleness_{age}"]) for age in (1, 2, 3) if row[f"active_{age}"])
+        assert float(row["drop_factor"]) == older[0] < older[1]
+    assert "clip_epsilon" not in rows[0]
+    assert all(0 < float(row["trust_weight"]) <= 1 for row in rows)
 
 
 def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
