@@ -15,7 +15,7 @@ from tests.recipes.conftest import RECIPES
 
 def test_it_is_short_and_says_what_the_filter_cannot_do(a2c: ModuleType) -> None:
     source = (RECIPES / "a2c_staleness_mujoco.py").read_text()
-    assert len(source.splitlines()) <= 160
+    assert len(source.splitlines()) <= 165
     assert a2c.__doc__ is not None
     assert "bounds that bias, it does not remove it" in a2c.__doc__
     assert "--num-batches 1" in a2c.__doc__
