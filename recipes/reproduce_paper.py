@@ -37,7 +37,7 @@ import tyro
 from ranges import Range, check_fields
 from study import pools, runs
 from study.archive import archive, is_archived
-from study.grid import PARTS, Job, Protocol, jobs
+from study.grid import PARTS, Job, Protocol, changed, jobs
 from tqdm import tqdm
 
 from amber_trl._terminal import say as _say
@@ -56,6 +56,8 @@ class Config:
     """Gymnasium ids, instead of each part's own."""
     setups: tuple[str, ...] | None = None
     """Names of setups, instead of each part's own."""
+    base: str = "amber"
+    """Name of the setup that the part screen_one changes."""
     protocol: Protocol | None = None
     """default or paper, instead of each part's own."""
     seeds: Annotated[tuple[int, ...] | None, Range(0, 2**31 - 1)] = None
@@ -99,7 +101,8 @@ def grid(config: Config) -> dict[str, list[Job]]:
     shared = ("smoke", "compile", "total_frames", "checkpoint_interval")
     options = {name: getattr(config, name) for name in shared}
     options = {name: value for name, value in options.items() if value != getattr(Config, name)}
-    return {name: jobs(config.study, replace(PARTS[name], **given), options) for name in names}
+    parts = {name: changed(replace(PARTS[name], **given), config.base) for name in names}
+    return {name: jobs(config.study, part, options) for name, part in parts.items()}
 
 
 def show(config: Config, parts: Mapping[str, list[Job]]) -> None:

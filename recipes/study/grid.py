@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,10 @@ _USUAL = (
     *("Swimmer-v5", "BipedalWalker-v3", "Pendulum-v1"),
 )
 _SCREENED = ("HalfCheetah-v5", "Walker2d-v4", "Hopper-v5", "Swimmer-v5")
+_CHANGES = (
+    *("_perdim_drop0.1", "_disc", "_geppo", "_gipo"),
+    *("_recomputed", "_vtrace", "_gaev", "_use3", "_recomputed_criticall"),
+)
 _SWEPT = ("Pendulum-v1", "HalfCheetah-v5")
 _CLIPS = tuple(f"{method}_clip{clip}" for clip in (0.2, 0.4, 0.6) for method in ("ppo", "amber"))
 
@@ -69,20 +73,34 @@ PARTS: dict[str, Part] = {
         _SCREENED,
         (100, 101),
     ),
+    "screen_one": Part("What does one change bring?", _CHANGES, _SCREENED, (100, 101)),
+    "authors": Part(
+        "What do DISC and GePPO reach as published?",
+        ("disc_scaled", "geppo_scaled"),
+        _SCREENED,
+        (100, 101),
+    ),
 }
-"""The parts in the order in which they are worth making."""
+"""The parts in the order in which they are worth making. A setup that starts with ``_`` is a change of
+the base, which is an option of the study."""
 
 _NUMBERS = {word: option for option, word in NUMBERS.items()}
 _WORDS = {word: (option, value) for option, own in WORDS.items() for value, word in own.items()}
 _COMPARATORS: dict[str, type[ComparatorConfig]] = {"trpo": trpo.Config, "acer": acer.Config}
-_INTEGERS = ("frames_per_batch", "num_batches")
+_INTEGERS = ("frames_per_batch", "num_batches", "batches_in_use")
+
+
+def changed(part: Part, base: str) -> Part:
+    """The part with each of its setups that starts with ``_`` as that change of the setup ``base``."""
+    names = tuple(f"{base}{name}" if name.startswith("_") else name for name in part.setups)
+    return replace(part, setups=names)
 
 
 def setup_options(name: str) -> dict[str, Any]:
     """The options of the main recipe that a setup's name stands for.
 
     Args:
-        name: ``ppo``, ``mber`` or ``amber``, then each change after an underscore: a word of
+        name: a setup of the main recipe, then each change after an underscore: a word of
             :data:`study.setups.NUMBERS` with its number, or one of :data:`study.setups.WORDS`.
 
     Raises:
@@ -104,8 +122,8 @@ def setup_options(name: str) -> dict[str, Any]:
                 value = int(number) if option in _INTEGERS else float(number)
         except (KeyError, ValueError):
             raise ValueError(
-                f"setup {name!r}: unknown change {change!r}; write ppo, mber or amber, followed by "
-                "any of _n1024, _l8, _clip0.2, _drop0.1, _lr4e-5, "
+                f"setup {name!r}: unknown change {change!r}; write a setup such as amber, followed by "
+                "any of _n1024, _l8, _clip0.2, _drop0.1, _lr4e-5, _use3, _ess3, "
                 f"{', '.join('_' + word for word in _WORDS)}"
             ) from None
         if option in options:

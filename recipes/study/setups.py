@@ -17,12 +17,18 @@ NUMBERS: Mapping[str, str] = {
     "clip_epsilon": "clip",
     "drop_factor": "drop",
     "learning_rate": "lr",
+    "batches_in_use": "use",
+    "ess_in_use": "ess",
 }
 """Options of the main recipe that a setup's name changes by a word and the value."""
 WORDS: Mapping[str, Mapping[Any, str]] = {
     "staleness_metric": {"per_dimension": "perdim"},
     "scale_minibatch": {False: "m64"},
-    "minibatches": {"episodic": "episodic"},
+    "minibatches": {"episodic": "episodic", "stratified": "stratified"},
+    "loss": {name: name for name in ("disc", "geppo", "gipo")},
+    "advantages": {"recomputed": "recomputed", "vtrace": "vtrace", "gae-v": "gaev"},
+    "critic_on": {"all": "criticall"},
+    "reward_scaling": {True: "scaled"},
 }
 """Options that it changes by a word for each value."""
 
@@ -81,10 +87,13 @@ class Setup:
             )
         known = method in _CLIP_EPSILON
         said = [*NUMBERS, *WORDS, *differing] if usual else differing
+        values = {name: config.get(name, usual.get(name)) for name in dict.fromkeys(said)}
         others = tuple(
-            (name, config.get(name, usual.get(name)))
-            for name in dict.fromkeys(said)
-            if not (known and name in _OWN) and config.get(name, usual.get(name)) != usual.get(name)
+            (name, value)
+            for name, value in values.items()
+            if not (known and name in _OWN)
+            and value != usual.get(name)
+            and not (value is None and name in NUMBERS)  # as another option decides
         )
         if not known:
             return cls(method, others=others)
@@ -112,7 +121,7 @@ class Setup:
         if self.num_batches != _NUM_BATCHES.get(self.method):
             parts.append(_word("num_batches", self.num_batches))
         parts += words.values()
-        if self.clip_epsilon != _CLIP_EPSILON[self.method]:
+        if self.clip_epsilon not in (None, _CLIP_EPSILON[self.method]):
             parts.append(_word("clip_epsilon", self.clip_epsilon))
         if self.drop_factor not in (None, _DROP_FACTOR):
             parts.append(_word("drop_factor", self.drop_factor))
@@ -162,16 +171,30 @@ _SETUPS, _PROTOCOLS = get_args(_HINTS["setup"]), get_args(_HINTS["protocol"])
 
 
 def defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The main recipe's options under a run's setup and protocol; empty for other recipes."""
+    """The main recipe's options under a run's setup and protocol; empty for other recipes.
+
+    Those that ``NUMBERS`` and ``WORDS`` do not name are what follows from the others, such as the
+    bound of a drop factor that is chosen.
+    """
     setup, protocol = config.get("setup"), config.get("protocol")
     if setup not in _SETUPS or protocol not in _PROTOCOLS:
         return {}
-    return _defaults(setup, protocol, config.get("smoke", False))
+    usual = _defaults(setup, protocol, config.get("smoke", False))
+    named = {name: config.get(name, usual[name]) for name in (*NUMBERS, *WORDS)}
+    said = {name: value for name, value in named.items() if value not in (None, usual[name])}
+    if not said:
+        return usual
+    said = {name: float("inf") if value == "inf" else value for name, value in said.items()}
+    follows = _defaults(setup, protocol, config.get("smoke", False), tuple(said.items()))
+    return {**follows, **{name: usual[name] for name in named}}
 
 
 @cache
-def _defaults(setup: Any, protocol: Any, smoke: bool) -> dict[str, Any]:
-    options = asdict(resolve(Config(setup=setup, protocol=protocol, smoke=smoke)))
+def _defaults(
+    setup: Any, protocol: Any, smoke: bool, said: tuple[tuple[str, Any], ...] = ()
+) -> dict[str, Any]:
+    config: Any = Config(setup=setup, protocol=protocol, smoke=smoke)
+    options = asdict(resolve(replace(config, **dict(said))))
     return dict(json.loads(json.dumps(options, default=str)))
 
 

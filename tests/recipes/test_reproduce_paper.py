@@ -52,6 +52,11 @@ def _main(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
         ("amber_dropinf", {"setup": "amber", "drop_factor": float("inf")}),
         ("amber_lr4e-5", {"setup": "amber", "learning_rate": 4e-5}),
         ("ppo_n512", {"setup": "ppo", "frames_per_batch": 512}),
+        ("amber_n512_gipo", {"setup": "amber", "frames_per_batch": 512, "loss": "gipo"}),
+        ("amber_use3", {"setup": "amber", "batches_in_use": 3}),
+        ("disc_l8_scaled", {"setup": "disc", "num_batches": 8, "reward_scaling": True}),
+        ("geppo", {"setup": "geppo"}),
+        ("disc_use3", {"setup": "disc", "batches_in_use": 3}),
         (
             "amber_n1024_l16_perdim_drop0.1",
             {
@@ -79,9 +84,27 @@ def test_one_run_has_one_directory_however_its_setup_is_written() -> None:
     assert found == {f"paper/Pendulum-v1/{name}-seed0" for name in ("amber", "mber_l2_episodic")}
 
 
+def test_what_follows_from_other_options_is_not_said() -> None:
+    (job,) = _grid(setups=("amber_use3",))
+    config = dataclasses.asdict(job.config)
+    assert config["max_drop_factor"] == 1
+    assert Setup.from_config(config, ["max_drop_factor", "gamma"]).name == "amber_use3"
+    assert Setup.from_config(config | {"gamma": 0.9}, ["gamma"]).name == "amber_use3_gamma=0.9"
+
+
+def test_changes_are_those_of_the_base() -> None:
+    parts = recipe.grid(recipe.Config(parts=("screen_one",), base="amber_n1024_l16", seeds=(100,)))
+    names = {job.name.rpartition("/")[2] for job in parts["screen_one"]}
+    assert len(names) == 9
+    assert {
+        f"amber_n1024_l16_{word}-seed100" for word in ("use3", "disc", "perdim_drop0.1")
+    } < names
+
+
 def test_every_part_can_be_made() -> None:
     counts = {"main": 120, "control": 60, "episodic": 30, "minibatch": 24, "mber": 36}
     counts |= {"length": 27, "step": 12, "default": 36, "clip": 36, "drop": 12, "screen_n": 48}
+    counts |= {"screen_one": 72, "authors": 16}
     counts |= {"trpo": 24, "acer": 12}
     parts = recipe.grid(recipe.Config(dry_run=True))
     assert {name: len(found) for name, found in parts.items()} == counts
