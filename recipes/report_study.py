@@ -3,9 +3,10 @@
     python recipes/report_study.py docs/data/study --out docs
 
 The study is a folder of run directories as reproduce_paper.py leaves them, at any depth, also in zip
-archives. Setup, task, protocol and seed of a run come from its config.json. A comparison takes, of
-each task, the seeds that all of its setups have; the page lists what was left out. The same runs give
-the same bytes. Needs matplotlib and pandas.
+archives. Setup, task, protocol and seed of a run come from its config.json. Runs of the main recipe
+that differ in any option are setups of their own, such as `ppo_gamma=0.9`, and so are those of other
+recipes. A comparison takes, of each task, the seeds that all of its setups have; the page lists what
+was left out. The same runs give the same bytes. Needs matplotlib and pandas.
 
 The page begins with the study's notes.md, if it has one: its first paragraph, the first figure, and
 then the rest.

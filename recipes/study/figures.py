@@ -59,8 +59,9 @@ def _main(study: Study, protocol: str, main: list[str], every: list[str]) -> Ite
     caption = f"Return over training. {_BANDS}"
     if one := study.select(protocol, main):
         yield Picture("learning-curves", caption, partial(learning_curves, one.logged))
-    if main != every and (whole := study.select(protocol, every)):
-        draw = partial(learning_curves, whole.logged)
+    if main != every:
+        whole = study.select(protocol, every)  # None if the setups have no task in common
+        draw = partial(learning_curves, whole.logged if whole else study.logged_of(protocol))
         yield Picture("learning-curves-by-setup", caption, draw)
     if one:
         for metric in METRICS:

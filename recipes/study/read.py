@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -160,31 +160,33 @@ class Study:
 
     def values(self, protocol: str, option: str) -> list[Any]:
         """The values that an option has in the runs of a protocol, sorted."""
-        configs = (logged.config for _, logged in self._of(protocol))
+        configs = [run.config for own in self.logged_of(protocol).values() for run in own]
         return sorted({config[option] for config in configs if option in config})
 
     def departures(self, protocol: str) -> list[str]:
         """How the paper's setups differ from the paper in other options, as text."""
         found: dict[str, set[str]] = {}
         tasks: set[str] = set()
-        for name, logged in self._of(protocol):
-            if self.setups[name].paper_name is not None:
-                tasks.add(logged.task)
-                here = {**defaults(logged.config), **logged.config}
-                usual = defaults({**logged.config, "protocol": "paper"})
-                for option, paper in {**PAPER_SETTINGS, **usual, **PAPER_SETTINGS}.items():
-                    if option not in _NO_OPTIONS and here[option] != paper:
-                        words = f"{option} {here[option]} (the paper: {paper})"
-                        found.setdefault(words, set()).add(logged.task)
+        of_paper = [n for n, setup in self.setups_of(protocol).items() if setup.paper_name]
+        for run in (run for name in of_paper for run in self.logged_of(protocol)[name]):
+            tasks.add(run.task)
+            here = {**defaults(run.config), **run.config}
+            usual = defaults({**run.config, "protocol": "paper"})
+            for option, paper in {**PAPER_SETTINGS, **usual, **PAPER_SETTINGS}.items():
+                if option not in _NO_OPTIONS and here[option] != paper:
+                    words = f"{option} {here[option]} (the paper: {paper})"
+                    found.setdefault(words, set()).add(run.task)
         return [
             words if own == tasks else f"{words} on {', '.join(sorted(own))}"
             for words, own in found.items()
         ]
 
-    def _of(self, protocol: str) -> Iterator[tuple[str, LoggedRun]]:
-        """Setups and runs of a protocol."""
+    def logged_of(self, protocol: str) -> dict[str, list[LoggedRun]]:
+        """What all runs of a protocol logged, by setup."""
+        found: dict[str, list[LoggedRun]] = {name: [] for name in self.setups_of(protocol)}
         for row in self.runs.index[self.runs["protocol"] == protocol]:
-            yield self.runs["setup"][row], self.logged[row]
+            found[self.runs["setup"][row]].append(self.logged[row])
+        return found
 
     def select(self, protocol: str, setups: Sequence[str]) -> Selection | None:
         """Runs of some setups that can be compared; None if no task and seed is common to all."""
