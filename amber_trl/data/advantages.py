@@ -40,7 +40,7 @@ class RecomputedAdvantages:
     the critic over the frames; storing the next observations doubles the memory of observations.
 
     Args:
-        critic: writes the value of a state, ``[..., 1]``. Held, not part of any state.
+        critic: writes ``state_value``, ``[..., 1]``. Held, not part of any state.
         estimator: which of the three.
 
     Keyword Args:
@@ -51,9 +51,6 @@ class RecomputedAdvantages:
         frames_per_env: consecutive frames of one environment in a batch. Defaults to all.
         log_prob_keys: where the behaviour policy's log-probability is stored.
         proximal_log_prob_key: where that of the actor before the iteration's updates is.
-        value_key: where the critic writes.
-        advantage_key: where advantages are stored.
-        value_target_key: where value targets are.
         chunk_size: frames per forward pass, which bounds memory.
 
     Raises:
@@ -90,15 +87,12 @@ class RecomputedAdvantages:
         frames_per_env: int | None = None,
         log_prob_keys: Sequence[NestedKey] = ("action_log_prob",),
         proximal_log_prob_key: NestedKey = "proximal_log_prob",
-        value_key: NestedKey = "state_value",
-        advantage_key: NestedKey = "advantage",
-        value_target_key: NestedKey = "value_target",
         chunk_size: int = 4096,
     ) -> None:
         if not isinstance(critic, TensorDictModuleBase):
             raise TypeError(
                 f"critic of type {type(critic).__name__}: give a TensorDictModule that writes "
-                f"{value_key!r}, such as value_critic makes"
+                "'state_value', such as value_critic makes"
             )
         if estimator not in get_args(AdvantageEstimator):
             raise ValueError(f"estimator={estimator!r}: give one of {get_args(AdvantageEstimator)}")
@@ -111,7 +105,6 @@ class RecomputedAdvantages:
         if frames_per_env is not None:
             check_integer("frames_per_env", frames_per_env)
         self.chunk_size = check_integer("chunk_size", chunk_size)
-        self.value_key = value_key
         self.proximal_log_prob_key = proximal_log_prob_key
         self._log_prob_keys = [unravel_key(key) for key in log_prob_keys]
         self._observation_keys = [unravel_key(key) for key in critic.in_keys]
@@ -121,7 +114,7 @@ class RecomputedAdvantages:
             *(("next", key) for key in ("reward", "done", "terminated")),
             *(self._log_prob_keys if self.reads_ratios else ()),
         ]
-        self.out_keys = [unravel_key(advantage_key), unravel_key(value_target_key)]
+        self.out_keys = ["advantage", "value_target"]
 
     @property
     def reads_ratios(self) -> bool:
@@ -174,10 +167,8 @@ class RecomputedAdvantages:
         value, next_value = (torch.stack(v).view(per_env) for v in zip(*of_batches, strict=True))
         log_ratio = torch.zeros_like(value)
         if self.reads_ratios:
-            behaviour = [column(key).reshape(len(chosen), -1) for key in self._log_prob_keys]
-            log_ratio = column(self.proximal_log_prob_key) - sum_of_heads(
-                [head.flatten() for head in behaviour], value.numel()
-            ).view(per_env)
+            behaviour = sum_of_heads(map(column, self._log_prob_keys), value.numel())
+            log_ratio = column(self.proximal_log_prob_key) - behaviour.view(per_env)
         estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: where each ratio is 1
         flags = done, terminated
         advantage, target = estimate(
@@ -205,7 +196,7 @@ class RecomputedAdvantages:
         with evaluation(self.critic):
             for chunk in states.split(self.chunk_size):
                 there = chunk.clone(False) if device is None else chunk.to(device)
-                value = self.critic(there).get(self.value_key).reshape(-1)
+                value = self.critic(there).get("state_value").reshape(-1)
                 values.append(value.to(chunk.device or value.device))
         return torch.cat(values)
 

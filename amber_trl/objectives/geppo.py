@@ -98,19 +98,7 @@ class GePPOLoss(AmberPPOLoss):
     def forward(
         self, tensordict: TensorDictBase, critic_frames: TensorDictBase | None = None
     ) -> TensorDictBase:
-        """Loss and metrics of a minibatch.
-
-        Args:
-            tensordict: ``[M]`` stored frames.
-            critic_frames: as for :class:`AmberPPOLoss`.
-
-        Returns:
-            A TensorDict of scalars.
-
-        Raises:
-            KeyError: if there is no stored advantage, value target or proximal log-probability.
-            ValueError: if a column is of a wrong shape.
-        """
+        """As :class:`AmberPPOLoss`; ``KeyError`` also without a proximal log-probability."""
         losses = super().forward(tensordict, critic_frames)
         self._window = None  # a tensor of this call's graph or trace must not outlive it
         return losses
