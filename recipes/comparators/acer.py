@@ -139,7 +139,7 @@ def score(loc: Tensor, scale: Tensor, action: Tensor) -> Tensor:
 def divergence_gradient(
     loc: Tensor, scale: Tensor, average_loc: Tensor, average_scale: Tensor
 ) -> Tensor:
-    """The k of (12): the gradient of KL(average || current) for the current (loc, scale), ``[T, 2 d]``."""
+    """The k of (12): gradient of KL(average || current) for the current (loc, scale)."""
     distance = loc - average_loc
     spread = average_scale.square() + distance.square()
     return torch.cat([distance / scale.square(), 1 / scale - spread / scale.pow(3)], -1)
