@@ -53,11 +53,7 @@ EnvKwargs = Annotated[
 
 
 def check_env_kwargs(env_kwargs: Any) -> None:
-    """Refuses what is not a JSON object, or has arguments of ``make_env`` itself.
-
-    Raises:
-        ValueError: naming ``env_kwargs``.
-    """
+    """Refuses what is not a JSON object, or has arguments of ``make_env`` itself, by ValueError."""
     if not isinstance(env_kwargs, dict):
         raise ValueError(
             f"env_kwargs={env_kwargs!r} is not a JSON object: give one, such as "
@@ -77,15 +73,9 @@ def run_recipe(
 ) -> int:
     """Runs a recipe from the command line: says in one line what is wrong, or how it ended.
 
-    Args:
-        kind: as in :func:`command_line`.
-        description: as in :func:`command_line`.
-        open_run: everything that can fail before training; gives the arguments of ``learn``, of
-            which the first is the configuration.
-        learn: trains, and returns what ``summary.json`` says.
-
-    Returns:
-        The exit code: 0, or 128 and the signal that stopped the run.
+    ``open_run`` does everything that can fail before training. What it returns, the configuration
+    first, goes to ``learn``, which returns what ``summary.json`` says. The exit code is 0, or 128
+    and the signal that stopped the run.
     """
     try:
         opened = open_run(command_line(kind, description))

@@ -74,22 +74,15 @@ def test_any_split_into_batches_equals_numpy_over_all(
 
 
 def test_it_agrees_with_gymnasium() -> None:
-    """Where an episode's only terminal frame is its last, after which both restart."""
+    """Over one episode without a terminal state, at which Gymnasium drops the sum too early."""
     env = NormalizeReward(gymnasium.make("Pendulum-v1"), gamma=0.9)
-    rewards: list[float] = []
-    env.reset(seed=0)
-    record: Any = env.env
-    step = record.step
-
-    def recorded(action: Any) -> Any:
-        result = step(action)
-        rewards.append(float(result[1]))
-        return result
-
-    record.step = recorded
-    scaled = [float(env.step(np.array([0.5], np.float32))[1]) for _ in range(200)]
+    plain = gymnasium.make("Pendulum-v1")
+    for one in (env, plain):
+        one.reset(seed=0)
+    action = np.array([0.5], np.float32)
+    scaled = [float(env.step(action)[1]) for _ in range(200)]
+    reward = torch.tensor([[float(plain.step(action)[1]) for _ in range(200)]], dtype=torch.float64)
     scaler = RewardScaler(1, gamma=0.9)
-    reward = torch.tensor([rewards], dtype=torch.float64)
     scaler.update(reward, torch.zeros(1, 200, dtype=torch.bool))
     # Gymnasium's start counts as 1e-4 frames of mean 0 and variance 1.
     assert scaler(reward)[0, -1].item() == pytest.approx(scaled[-1], rel=1e-5)
@@ -102,17 +95,6 @@ def test_rewards_keep_their_dtype_and_a_constant_one_is_not_divided_by_zero() ->
     assert scaler.variance == 0.0
     assert torch.equal(scaler(reward), reward / 1e-4)
     assert scaler(reward).dtype == torch.float32
-
-
-def test_its_state_goes_on_exactly() -> None:
-    reward, done = torch.randn(3, 20), torch.rand(3, 20) < 0.1
-    one = RewardScaler(3)
-    one.update(reward, done)
-    other = RewardScaler(3)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    for scaler in (one, other):
-        scaler.update(reward, done)
-    assert all(torch.equal(one.state_dict()[n], v) for n, v in other.state_dict().items())
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])

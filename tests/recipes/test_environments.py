@@ -30,12 +30,14 @@ _ASKED: dict[str, Any] = {
     "smoke": True,
     "total_frames": 1024,
 }
-_WORDS = ("--env-id", _ENV_ID, "--env-kwargs", '{"scale": 1e6}', "--wrappers", *_WRAPPERS)
-_OPTIONS = ("--reward-scaling", "--smoke", "--total-frames", "1024")
+_WORDS = (
+    *("--env-id", _ENV_ID, "--env-kwargs", '{"scale": 1e6}', "--wrappers", *_WRAPPERS),
+    *("--reward-scaling", "--smoke", "--total-frames", "1024"),
+)
 
 
 def _run(recipe: str, *options: str | Path) -> None:
-    command = [sys.executable, RECIPES / f"{recipe}.py", *_WORDS, *_OPTIONS, *options]
+    command = [sys.executable, RECIPES / f"{recipe}.py", *_WORDS, *options]
     env = {**os.environ, "PYTHONPATH": str(RECIPES.parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
