@@ -292,108 +292,55 @@ def _check_device(device: str) -> None:
 
 
 def _check_combinations(config: EffectiveConfig) -> None:
-    for name, value in _PROTOCOLS["paper"].items():
-        if config.protocol == "paper" and getattr(config, name) != value:
-            raise ValueError(
-                f"{name}={getattr(config, name)!r} contradicts protocol='paper', which sets "
-                f"{value!r}: leave out one of the two"
-            )
+    """Refuses options that contradict each other, and those that would have no effect."""
+
+    def refuse(wrong: bool, names: str, why: str) -> None:
+        if wrong:
+            said = " with ".join(f"{name}={getattr(config, name)!r}" for name in names.split())
+            raise ValueError(f"{said}: {why}; change one of them, or leave it out")
+
+    frames, batches, scales = config.frames_per_batch, config.num_batches, config.scale_minibatch
+    if config.protocol == "paper":
+        for name, value in _PROTOCOLS["paper"].items():
+            refuse(getattr(config, name) != value, f"{name} protocol", f"it sets {value!r}")
     for name in ("num_envs", "minibatch_size"):
-        if config.frames_per_batch % getattr(config, name):
-            raise ValueError(
-                f"{name}={getattr(config, name)} does not divide frames_per_batch="
-                f"{config.frames_per_batch}: choose one that does"
-            )
-    _check_in_use(config)
-    _check_loss(config)
-    for name, value in (("num_batches", 1), ("scale_minibatch", True), ("advantages", "stored")):
-        if config.setup == "ppo" and getattr(config, name) != value:
-            raise ValueError(
-                f"{name}={getattr(config, name)} with setup='ppo', which keeps 1 batch, scales "
-                "nothing and recomputes nothing: leave it out, or choose the setup mber or amber"
-            )
+        refuse(frames % getattr(config, name) > 0, f"{name} frames_per_batch", "choose a divisor")
+    choices = ("drop_factor", "batches_in_use", "ess_in_use")
+    chosen = [name for name in choices if getattr(config, name) is not None]
+    if chosen and "drop_factor" not in _SETUPS[config.setup]:
+        refuse(True, f"{chosen[0]} setup", "it drops no batch; amber does")
+    refuse(len(chosen) > 1, " ".join(chosen), "each decides which batches are in use")
+    if config.max_drop_factor is not None:
+        fixed = config.drop_factor is not None
+        refuse(fixed, "max_drop_factor drop_factor", "it bounds what the other two choose")
+    if config.loss == "gipo":
+        refuse(config.clip_epsilon is not None, "clip_epsilon loss", "gipo clips nothing")
+    else:
+        refuse(config.sigma is not None, "sigma loss", "it is an option of gipo")
+    if config.learning_rate_schedule == "adaptive":
+        refuse(config.loss != "geppo", "learning_rate_schedule loss", "it is an option of geppo")
+    if config.setup == "ppo":
+        refuse(batches > 1, "num_batches setup", "it keeps one; mber and amber keep more")
+        refuse(not scales, "scale_minibatch setup", "with one batch there is nothing to scale")
+        refuse(config.advantages != "stored", "advantages setup", "it uses no batch again")
     if config.critic_on == "all":
-        for name, fits in (
-            ("setup", config.setup == "amber"),  # the others use all as it is
-            ("advantages", config.advantages != "stored"),  # whose targets are of old critics
-            (
-                "scale_minibatch",
-                config.scale_minibatch,
-            ),  # or the two make unlike numbers of updates
-        ):
-            if not fits:
-                raise ValueError(
-                    f"critic_on='all' with {name}={getattr(config, name)!r}: it needs the setup amber, "
-                    "advantages that are recomputed, and minibatches that scale; change one of the two"
-                )
+        refuse(config.setup != "amber", "critic_on setup", "amber alone may use fewer than all")
+        stale = config.advantages == "stored"
+        refuse(stale, "critic_on advantages", "the targets would be those of old critics")
+        refuse(not scales, "critic_on scale_minibatch", "the actor would make fewer updates")
     metric_of(config.staleness_metric)
     if config.sampler is not None:
         import_named("sampler", config.sampler)
-        for name, value in (("minibatches", "uniform"), ("scale_minibatch", True)):
-            if getattr(config, name) != value:
-                raise ValueError(
-                    f"sampler={config.sampler!r} with {name}={getattr(config, name)!r}, which is an "
-                    "option of the recipe's own samplers: leave out one of the two"
-                )
-    if config.minibatches == "stratified" and not config.scale_minibatch:
-        raise ValueError(
-            "scale_minibatch=False with minibatches='stratified', which always scales: leave out one "
-            "of the two"
-        )
+        refuse(config.minibatches != "uniform", "sampler minibatches", "each draws minibatches")
+        refuse(not scales, "sampler scale_minibatch", "the sampler decides that")
+    if config.minibatches != "uniform":
+        refuse(not scales, "minibatches scale_minibatch", "they always grow")
     if config.shares is not None:
-        if config.minibatches != "stratified":
-            raise ValueError(
-                f"shares={config.shares} with minibatches={config.minibatches!r}, which has none: "
-                "leave it out, or choose minibatches stratified"
-            )
-        if len(config.shares) != config.num_batches or not config.shares[0]:
-            raise ValueError(
-                f"shares={config.shares} with num_batches={config.num_batches}: give one for each, "
-                "the newest first, which must be above 0"
-            )
+        refuse(config.minibatches != "stratified", "shares minibatches", "stratified alone has any")
+        wrong = len(config.shares) != batches or not config.shares[0]
+        refuse(wrong, "shares num_batches", "give one for each, that of the newest above 0")
     if config.minibatches == "episodic":
-        each = config.frames_per_batch // config.num_envs
-        if not config.scale_minibatch or config.minibatch_size * config.num_batches > each:
-            raise ValueError(
-                f"minibatches='episodic' with minibatch_size={config.minibatch_size}, num_batches="
-                f"{config.num_batches} and scale_minibatch={config.scale_minibatch}: their product "
-                f"must be scaled and at most frames_per_batch / num_envs = {each}, the frames of "
-                "one environment; lower one of them, or num_envs"
-            )
-
-
-def _check_in_use(config: EffectiveConfig) -> None:
-    """Refuses options about which batches are in use that contradict each other, or the setup."""
-    names = ("drop_factor", "batches_in_use", "ess_in_use")
-    given = [f"{n}={getattr(config, n)}" for n in names if getattr(config, n) is not None]
-    if given and "drop_factor" not in _SETUPS[config.setup]:
-        raise ValueError(
-            f"{given[0]} with setup={config.setup!r}, which drops no batch: leave it out, or choose "
-            "the setup amber"
-        )
-    if len(given) > 1:
-        raise ValueError(f"{' with '.join(given)}: each decides which batches are in use; give one")
-    if config.max_drop_factor is not None and config.drop_factor is not None:
-        raise ValueError(
-            f"max_drop_factor={config.max_drop_factor} with {given[0]}: it bounds what batches_in_use "
-            "or ess_in_use chooses; leave it out, or give one of these"
-        )
-
-
-def _check_loss(config: EffectiveConfig) -> None:
-    """Refuses options that the loss does not have."""
-    if config.sigma is not None and config.loss != "gipo":
-        raise ValueError(
-            f"sigma={config.sigma} with loss={config.loss!r}: it is an option of gipo; leave it out, or "
-            "choose that loss"
-        )
-    if config.loss == "gipo" and config.clip_epsilon is not None:
-        raise ValueError(
-            f"clip_epsilon={config.clip_epsilon} with loss='gipo', which clips nothing: leave it out, "
-            "or choose another loss"
-        )
-    if config.learning_rate_schedule == "adaptive" and config.loss != "geppo":
-        raise ValueError(
-            f"learning_rate_schedule='adaptive' with loss={config.loss!r}: it is an option of geppo; "
-            "choose another schedule, or that loss"
-        )
+        limit = frames // config.num_envs
+        names = "minibatches minibatch_size num_batches"
+        why = f"their product must be at most frames_per_batch / num_envs = {limit}"
+        refuse(config.minibatch_size * batches > limit, names, why)
