@@ -48,7 +48,7 @@ class Config:
     env_id: str = "InvertedPendulum-v5"
     """Gymnasium id of an environment with Box observations and actions; 8 run together."""
     env_kwargs: EnvKwargs = field(default_factory=dict)
-    """Arguments of the environment, such as '{"use_contact_forces": true}' for Ant-v5."""
+    """Arguments of the environment, such as '{"ctrl_cost_weight": 0.1}' for Ant-v5."""
     wrappers: tuple[str, ...] = ()
     """Wrappers around it, the innermost first, as module:Class, such as
     gymnasium.wrappers:FlattenObservation for a Dict observation."""

@@ -20,7 +20,7 @@ class Config:
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of an environment with a one-dimensional Box of floats as observation and a Box or Discrete action."""
     env_kwargs: EnvKwargs = field(default_factory=dict)
-    """Arguments of the environment, such as '{"use_contact_forces": true}' for Ant-v5."""
+    """Arguments of the environment, such as '{"ctrl_cost_weight": 0.1}' for Ant-v5."""
     wrappers: tuple[str, ...] = ()
     """Wrappers around it, the innermost first, as module:Class, such as
     gymnasium.wrappers:FlattenObservation for a Dict observation."""
