@@ -41,7 +41,7 @@ _USUAL = (
 _SCREENED = ("HalfCheetah-v5", "Walker2d-v4", "Hopper-v5", "Swimmer-v5")
 _CHANGES = (
     *("_perdim_drop0.1", "_disc", "_geppo", "_gipo"),
-    *("_recomputed", "_vtrace", "_gaev", "_use3", "_recomputed_criticall"),
+    *("_recomputed", "_vtrace", "_gaev", "_use3", "_gaev_criticall"),
 )
 _SWEPT = ("Pendulum-v1", "HalfCheetah-v5")
 _CLIPS = tuple(f"{method}_clip{clip}" for clip in (0.2, 0.4, 0.6) for method in ("ppo", "amber"))
