@@ -314,9 +314,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         (:meth:`amber_trl.training.UpdateStep.epoch`).
 
         Returns:
-            ``int64`` ``[minibatches, rows]``, or a list of ``[rows]`` where the sampler's
-            minibatches differ in length. With ``critic_on_all`` a list of pairs: the rows of the
-            policy loss, and those of the value loss, ``minibatch_size`` times the batches stored.
+            ``int64`` ``[minibatches, rows]``. With ``critic_on_all`` a list of pairs: the rows of
+            the policy loss, and those of the value loss, ``minibatch_size`` times the batches
+            stored.
 
         Raises:
             RuntimeError: as :meth:`sample` does.

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torch.utils._pytree import tree_map
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
@@ -71,7 +70,7 @@ class MultiBatchSampler(Sampler):
     @abstractmethod
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
-    ) -> Tensor | Sequence[Tensor]:
+    ) -> Tensor:
         """Rows of the minibatches of one epoch; a sampler of your own overrides this.
 
         What it returns is checked. State, saving and loading are the base class's; arguments of a
@@ -84,8 +83,8 @@ class MultiBatchSampler(Sampler):
             generator: source of every draw, on the device of ``batches``; None is torch's own.
 
         Returns:
-            Rows of ``batches.rows``, ``int64``: ``[minibatches, rows]``, where ``rows`` is
-            :meth:`minibatch_size`, or a list of ``[rows]``, which may differ in length.
+            Rows of ``batches.rows``, ``int64`` ``[minibatches, rows]``, where ``rows`` is
+            :meth:`minibatch_size`.
         """
 
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
@@ -128,7 +127,7 @@ class MultiBatchSampler(Sampler):
 
     def discard_epoch(self) -> None:
         """Forget what is left of the epoch: the next :meth:`sample` draws a new one."""
-        self._epoch: Tensor | list[Tensor] | None = None
+        self._epoch: Tensor | None = None
         self._position = 0
         self.ran_out = False
 
@@ -170,21 +169,16 @@ class MultiBatchSampler(Sampler):
         A buffer calls it with the shape of each batch, before it is flattened.
         """
 
-    def epoch(
-        self, storage: Storage, batch_size: int, *, every_batch: bool = False
-    ) -> Tensor | list[Tensor]:
+    def epoch(self, storage: Storage, batch_size: int, *, every_batch: bool = False) -> Tensor:
         """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
 
-        Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``,
-        or a list of ``[rows]`` where :meth:`draw_epoch` returns one. With ``every_batch`` it is
-        drawn as if every stored batch were in use.
+        Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``.
+        With ``every_batch`` it is drawn as if every stored batch were in use.
         """
         self.discard_epoch()
         return self._new_epoch(storage, batch_size, every_batch)
 
-    def _new_epoch(
-        self, storage: Storage, batch_size: int, every_batch: bool = False
-    ) -> Tensor | list[Tensor]:
+    def _new_epoch(self, storage: Storage, batch_size: int, every_batch: bool = False) -> Tensor:
         rows = len(storage)
         if rows == 0:
             raise RuntimeError("Cannot sample from an empty storage: extend the buffer first")
@@ -208,7 +202,7 @@ class MultiBatchSampler(Sampler):
         batches = self._newest_first(torch.tensor(slots, device=drawn_on), stored)
         epoch = self.draw_epoch(batches, batch_size, self._rng)
         self._check_epoch(epoch, batches, batch_size)
-        return tree_map(lambda rows: rows.to(device), epoch)
+        return epoch.to(device)
 
     def _newest_first(self, slots: Tensor, stored: int) -> ActiveBatches:
         # Batches are written slot by slot, and again from slot 0 once all are taken.
@@ -221,24 +215,19 @@ class MultiBatchSampler(Sampler):
         return ActiveBatches(slots, age, ledger, self.frames_per_batch)
 
     def _check_epoch(self, epoch: Any, batches: ActiveBatches, batch_size: int) -> None:
-        name, listed = f"{type(self).__name__}.draw_epoch", isinstance(epoch, list | tuple)
-        parts = list(epoch) if listed else [epoch]
+        name = f"{type(self).__name__}.draw_epoch"
         size = self.minibatch_size(batch_size, len(batches.slots))
-        tensors = [
-            p for p in parts if isinstance(p, Tensor) and p.dtype == torch.int64 and p.numel()
-        ]
-        fit = [p for p in tensors if (p.ndim == 1 if listed else p.shape[1:] == (size,))]
-        if not fit or len(fit) < len(parts):
-            found = [f"{p.dtype} {list(p.shape)}" if isinstance(p, Tensor) else p for p in parts]
+        drawn = isinstance(epoch, Tensor) and epoch.dtype == torch.int64 and len(epoch.shape) == 2
+        if not drawn or not len(epoch) or epoch.shape[1] != size:
+            found = f"{epoch.dtype} {list(epoch.shape)}" if isinstance(epoch, Tensor) else epoch
             raise ValueError(
                 f"{name} returned {found!s:.200}: give an int64 tensor [minibatches, {size}], as "
-                "minibatch_size says, or a list of int64 tensors [rows], none empty"
+                "minibatch_size says"
             )
-        rows = torch.cat([part.flatten() for part in parts])
-        active = torch.isin(rows.div(self.frames_per_batch, rounding_mode="floor"), batches.slots)
-        if not active.all():
+        slots = epoch.div(self.frames_per_batch, rounding_mode="floor")
+        if (strange := epoch[~torch.isin(slots, batches.slots)]).numel():
             raise ValueError(
-                f"{name} returned row {int(rows[~active][0])}, which is not in the active slots "
+                f"{name} returned row {int(strange[0])}, which is not in the active slots "
                 f"{batches.slots.tolist()} of {self.frames_per_batch} rows: draw from batches.rows"
             )
 
@@ -262,7 +251,7 @@ class MultiBatchSampler(Sampler):
             "settings": self.settings(),
             "active": None if self._active is None else list(self._active),
             "newest_slot": self.newest_slot,
-            "epoch": tree_map(_copy_to_cpu, self._epoch),
+            "epoch": _copy_to_cpu(self._epoch),
             "position": self._position,
             "batch_size": self._batch_size,
             "ran_out": self.ran_out,
@@ -282,7 +271,7 @@ class MultiBatchSampler(Sampler):
         active, epoch = state_dict["active"], state_dict["epoch"]
         self._active = None if active is None else tuple(active)
         self.newest_slot = state_dict["newest_slot"]
-        self._epoch = tree_map(_copy_to_cpu, epoch)
+        self._epoch = _copy_to_cpu(epoch)
         self._position = state_dict["position"]
         self._batch_size = state_dict["batch_size"]
         self.ran_out = state_dict["ran_out"]

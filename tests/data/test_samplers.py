@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -401,42 +400,15 @@ def test_ages_are_known_with_and_without_a_filter_and_after_another_sampler_or_a
     assert third.batches.slots.tolist() == [0, 3, 2, 1]
 
 
-class Ragged(MultiBatchSampler):
-    """The newest batch in minibatches of 3, 3 and 2 rows, each epoch in another order."""
-
-    def draw_epoch(
-        self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
-    ) -> list[Tensor]:
-        order = torch.randperm(self.frames_per_batch, generator=generator)
-        return list(batches.rows[0][order].split(3))
-
-
-def test_minibatches_may_differ_in_length_and_resume_where_they_were(tmp_path: Path) -> None:
-    replay, other = replay_of(Ragged(N)), replay_of(Ragged(N))
-    assert [len(minibatch) for minibatch in replay] == [3, 3, 2]
-    assert [len(rows) for rows in replay.epoch()] == [3, 3, 2]
-    replay.sample()
-    replay.dumps(tmp_path)
-    other.loads(tmp_path)
-    for _ in range(5):
-        assert other.sample()["frame"].tolist() == replay.sample()["frame"].tolist()
-
-
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        (None, "None"),
+        ([[0] * 6], "give an int64 tensor"),
         (torch.zeros(4, 6), "float32"),
-        ([torch.ones(6, dtype=torch.bool)], "bool"),
-        ([[1, 2]], "list of int64 tensors"),
-        ([], "none empty"),
-        (torch.zeros(0, 6, dtype=torch.int64), "none empty"),
-        (torch.tensor(3), "none empty"),
+        (torch.zeros(0, 6, dtype=torch.int64), r"\[0, 6\]"),
         (torch.zeros(4, 5, dtype=torch.int64), "minibatch_size"),
-        ([torch.zeros(0, dtype=torch.int64)], "none empty"),
         (torch.full((4, 6), -1), "row -1"),
-        (torch.full((4, 6), 24), "row 24"),
-        ([torch.tensor([0, 9])], r"row 9.*slots \[0, 2\]"),
+        (torch.full((4, 6), 9), r"row 9.*slots \[0, 2\]"),
     ],
 )
 def test_what_a_sampler_returns_is_checked(result: Any, says: str) -> None:
