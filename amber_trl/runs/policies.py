@@ -26,6 +26,9 @@ Which = Literal["last", "best", "final"]
 
 _OPTIONS = ("clip", "min_variance", "dtype")  # of a normaliser
 _SCALER_OPTIONS = ("num_envs", "gamma", "min_variance")
+_NOT_SAVED_BEFORE: dict[str, Any] = {"env_kwargs": {}, "wrappers": [], "actor_function": None}
+_NOT_SAVED_BEFORE |= {"normalizer": None, "reward_scaler": None}
+"""What the files of earlier versions lack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,10 @@ class Policy:
         """What makes environment and actor, the weights, and the scaler's state."""
         modules = [m for m in self.actor.modules() if isinstance(m, ObservationNormalizer)]
         options = [{name: getattr(module, name) for name in _OPTIONS} for module in modules]
-        scaler = self.reward_scaler
+        scaler = None
+        if (own := self.reward_scaler) is not None:
+            scaler = {"options": {n: getattr(own, n) for n in _SCALER_OPTIONS}}
+            scaler["state"] = dict(own.state_dict())
         return {
             "env_id": self.env_id,
             "env_kwargs": dict(self.env_kwargs),
@@ -81,12 +87,7 @@ class Policy:
             "actor_function": self.actor_function,
             "normalizer": options[0] if options else None,
             "actor": dict(self.actor.state_dict()),
-            "reward_scaler": None
-            if scaler is None
-            else {
-                "options": {name: getattr(scaler, name) for name in _SCALER_OPTIONS},
-                "state": dict(scaler.state_dict()),
-            },
+            "reward_scaler": scaler,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -161,16 +162,11 @@ def load_policy(
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
     saved = read_component(path, "policy") if path.suffix == ".ckpt" else _read(path)
     with _errors_of(path):
-        if not isinstance(saved, Mapping):
-            raise TypeError(f"it holds a {type(saved).__name__}")
-        # Earlier versions saved neither wrappers nor a function.
-        named, own, function = str(saved["env_id"]), _wrappers(saved), saved.get("actor_function")
-    id_module = named.rpartition(":")[0]
-    _check_named(path, "env_id", named, env_id, [id_module] if id_module else [])
-    modules = [name.partition(":")[0] for name in own]
-    foreign = [name for name in modules if name.split(".")[:2] != ["gymnasium", "wrappers"]]
-    _check_named(path, "wrappers", own, None if wrappers is None else list(wrappers), foreign)
-    _check_named(path, "actor", function, actor, [function.partition(":")[0]] if function else [])
+        saved = {**_NOT_SAVED_BEFORE, **saved}
+        named, function = saved["env_id"], saved["actor_function"]
+    _check_named(path, "env_id", named, env_id)
+    _check_named(path, "wrappers", saved["wrappers"], None if wrappers is None else list(wrappers))
+    _check_named(path, "actor", function, actor)
     with _errors_of(path), torch.random.fork_rng(devices=[]):  # new weights, which are replaced
         return _build(saved)
 
@@ -185,18 +181,20 @@ def _errors_of(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_named(path: Path, name: str, ours: Any, asked: Any, modules: list[str]) -> None:
+def _check_named(path: Path, name: str, saved: Any, asked: Any) -> None:
     """Refuses a policy that is not the one asked for, or imports modules that were not named."""
-    if asked is None and modules:
-        words = ours if isinstance(ours, str) else " ".join(ours)
+    names = [saved] if isinstance(saved, str) else saved or []
+    modules = [each.rpartition(":")[0] for each in names]
+    foreign = [m for m in modules if m and m.split(".")[:2] != ["gymnasium", "wrappers"]]
+    if asked is None and foreign:
         raise ValueError(
-            f"path={str(path)!r} is a policy for {name}={ours!r}, which imports the module "
-            f"{', '.join(map(repr, modules))}: if you trust it, pass {name}={ours!r} "
-            f"(--{name.replace('_', '-')} {words})"
+            f"path={str(path)!r} is a policy for {name}={saved!r}, which imports the module "
+            f"{', '.join(map(repr, foreign))}: if you trust it, pass {name}={saved!r} "
+            f"(--{name.replace('_', '-')} {' '.join(names)})"
         )
-    if asked is not None and asked != ours:
+    if asked is not None and asked != saved:
         raise ValueError(
-            f"path={str(path)!r} is a policy for {name}={ours!r}, but {name}={asked!r} was passed: "
+            f"path={str(path)!r} is a policy for {name}={saved!r}, but {name}={asked!r} was passed: "
             "pass the same or none"
         )
 
@@ -247,18 +245,13 @@ def _other(run_dir: Path) -> str:
     return "nor any other policy: name the directory of one run, as training left it"
 
 
-def _wrappers(saved: Mapping[str, Any]) -> list[str]:
-    return [str(name) for name in saved.get("wrappers", [])]
-
-
 def _build(saved: Mapping[str, Any]) -> Policy:
-    # Earlier versions saved neither env_kwargs nor reward_scaler.
-    arguments, env_kwargs = saved["arguments"], dict(saved.get("env_kwargs", {}))
+    env_id, function = saved["env_id"], saved["actor_function"]
+    env_kwargs, wrappers = dict(saved["env_kwargs"]), saved["wrappers"]
     scaler = None
-    if (scaled := saved.get("reward_scaler")) is not None:
+    if (scaled := saved["reward_scaler"]) is not None:
         scaler = RewardScaler(**scaled["options"])
         scaler.load_state_dict(scaled["state"])
-    env_id, wrappers, function = str(saved["env_id"]), _wrappers(saved), saved.get("actor_function")
     if function is None:
         actor = _actor_of_arguments(saved)
     else:
@@ -267,17 +260,17 @@ def _build(saved: Mapping[str, Any]) -> Policy:
             normalizer = ObservationNormalizer(size, **(saved["normalizer"] or {}))
             actor = named_actor(function, env, normalizer)
         actor.load_state_dict(saved["actor"])
-    return Policy(env_id, arguments, actor, env_kwargs, wrappers, scaler, function)
+    return Policy(env_id, saved["arguments"], actor, env_kwargs, wrappers, scaler, function)
 
 
 def _actor_of_arguments(saved: Mapping[str, Any]) -> TensorDictModuleBase:
     arguments, weights = saved["arguments"], saved["actor"]
     make = categorical_actor if "num_actions" in arguments else gaussian_actor
-    options = saved.get("normalizer")  # of which the first versions saved none, only weights
     normalizer = None
     try:
         if any(".normalizer." in name for name in weights):
-            normalizer = ObservationNormalizer(arguments["observation_size"], **(options or {}))
+            options = saved["normalizer"] or {}
+            normalizer = ObservationNormalizer(arguments["observation_size"], **options)
         actor = make(**arguments, normalizer=normalizer)
         actor.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError) as error:
