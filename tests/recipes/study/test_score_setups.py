@@ -1,0 +1,34 @@
+"""The rule with which the default setup is chosen, by hand."""
+
+import pandas as pd
+import pytest
+from score_setups import relative_scores
+
+
+def runs(*rows: tuple[str, str, int, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["task", "setup", "seed", "speed_score"])
+
+
+def test_scores_are_relative_to_random_actions_and_to_ppo() -> None:
+    r = 17.3992  # random actions on Hopper-v5
+    found = relative_scores(
+        runs(
+            ("Hopper-v5", "ppo", 100, r + 900),
+            ("Hopper-v5", "ppo", 101, r + 1100),
+            ("Hopper-v5", "amber", 100, r + 1000),
+            ("Hopper-v5", "amber", 101, r + 2000),
+            ("Swimmer-v5", "ppo", 100, 0.847013 + 50),
+            ("Swimmer-v5", "amber", 100, 0.847013 + 40),
+            ("Hopper-v5", "gipo", 100, r + 5000),
+        )
+    )
+    assert list(found.index) == ["amber", "ppo", "gipo"]
+    assert found.loc["amber", "Hopper-v5"] == pytest.approx(1.5)
+    assert found.loc["amber", "score"] == pytest.approx((1.5 + 0.8) / 2)
+    assert found.loc["gipo"].isna().all()  # it lacks a seed on one task and all on the other
+
+
+def test_each_seed_needs_its_run_of_ppo() -> None:
+    rows = runs(("Hopper-v5", "amber", 100, 1.0), ("Hopper-v5", "ppo", 101, 1.0))
+    with pytest.raises(ValueError, match="no run of ppo"):
+        relative_scores(rows)
