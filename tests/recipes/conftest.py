@@ -1,12 +1,30 @@
 """Recipes as modules, for what needs no process of its own."""
 
 import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 import pytest
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def run_script(
+    recipe: str,
+    *options: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.CompletedProcess[str]:
+    """Runs a recipe in a process of its own, which finds the tests' modules."""
+    command = [sys.executable, str(RECIPES / f"{recipe}.py"), *map(str, options)]
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent), **env}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,14 @@
-import csv
 import json
-import signal
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
 from amber_trl.training import NonFiniteError
 from tests.recipes.conftest import RECIPES
+from tests.runs.left import read_rows, read_tables, stopping
 
 
 def test_it_is_short_and_says_what_the_filter_cannot_do(a2c: ModuleType) -> None:
@@ -25,9 +23,7 @@ def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:
     metric = "tests.recipes.own_parts:exact_kl"
     summary = a2c.train(a2c.Config(smoke=True, staleness_metric=metric, run_dir=tmp_path / "run"))
     assert summary["frames"] == 2560
-    with (tmp_path / "run" / "iterations.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert max(int(row["active_batches"]) for row in rows) > 1
+    assert max(int(row["active_batches"]) for row in read_rows(tmp_path / "run")) > 1
     assert json.loads((tmp_path / "run" / "config.json").read_text())["drop_factor"] == 0.05
     policy = torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["actor"]
     assert all(value.isfinite().all() for value in policy.values())
@@ -44,19 +40,11 @@ def test_smoke_keeps_what_is_given(a2c: ModuleType, tmp_path: Path) -> None:
 def test_it_resumes(a2c: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     a2c.train(a2c.Config(smoke=True, run_dir=whole))
-    record = a2c.TrainingRun.record
-
-    def stop(run: Any, *args: Any) -> None:
-        record(run, *args)
-        signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(a2c.TrainingRun, "record", stop)
+    with stopping():
         assert a2c.train(a2c.Config(smoke=True, run_dir=run_dir))["stopped_by"] == "SIGTERM"
     monkeypatch.setattr(sys, "argv", ["a2c_staleness_mujoco.py", "--resume", str(run_dir)])
     assert a2c.main() == 0
-    for name in ("episodes.csv", "iterations.csv"):
-        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
+    assert read_tables(run_dir) == read_tables(whole)
 
 
 def test_it_does_not_go_on_where_nothing_is_learnt(a2c: ModuleType, tmp_path: Path) -> None:

@@ -1,11 +1,6 @@
 """Dict observations, tasks with arguments and rewards of any size, through the command line."""
 
-import csv
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +10,11 @@ import torch
 from command_line import saved_config
 
 from amber_trl.__main__ import main as amber_trl
-from amber_trl.checkpoints import CheckpointError, list_checkpoints, read_component
+from amber_trl.checkpoints import CheckpointError
 from amber_trl.modules import RewardScaler
 from amber_trl.runs import load_policy
-from tests.recipes.conftest import RECIPES
+from tests.recipes.conftest import run_script
+from tests.runs.left import last_state, read_rows, read_tables, stopping
 
 _ENV_ID = "tests.recipes.tasks:Target-v0"
 _WRAPPERS = ("tests.recipes.tasks:shifted", "gymnasium.wrappers:FlattenObservation")
@@ -36,37 +32,24 @@ _WORDS = (
 )
 
 
-def _run(recipe: str, *options: str | Path) -> None:
-    command = [sys.executable, RECIPES / f"{recipe}.py", *_WORDS, *options]
-    env = {**os.environ, "PYTHONPATH": str(RECIPES.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def _table(run_dir: Path, name: str) -> list[dict[str, str]]:
-    with (run_dir / f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _state(run_dir: Path, component: str) -> Any:
-    return read_component(list_checkpoints(run_dir / "checkpoints")[-1], component)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations, evaluated after each second."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     evaluated = ("--eval-interval", "2", "--eval-episodes", "1")
-    _run("ppo_amber_mujoco", "--run-dir", run_dir, "--no-progress", *evaluated)
+    done = run_script(
+        "ppo_amber_mujoco", *_WORDS, "--run-dir", run_dir, "--no-progress", *evaluated
+    )
+    assert done.returncode == 0, done.stderr
     return run_dir
 
 
 def test_rewards_of_a_million_are_learnt_from_and_logged_as_they_are(whole: Path) -> None:
     config = json.loads((whole / "config.json").read_text())
     assert (config["env_kwargs"], config["wrappers"]) == ({"scale": 1e6}, list(_WRAPPERS))
-    returns = [float(row["return"]) for row in _table(whole, "episodes")]
+    returns = [float(row["return"]) for row in read_rows(whole, "episodes")]
     assert max(returns) < -1e6
-    rows = _table(whole, "iterations")
+    rows = read_rows(whole)
     assert all(float(row["loss_critic"]) < 1e3 for row in rows)
     assert float(rows[1]["eval_return"]) < -1e6
     policy = load_policy(whole / "policy.pt", env_id=_ENV_ID, wrappers=_WRAPPERS)
@@ -87,30 +70,15 @@ def test_evaluate_makes_the_same_environment(
     assert found["mean"] < -1e6
 
 
-def _stop_once_it_has(frames: int, ppo: ModuleType, config: Any, patch: pytest.MonkeyPatch) -> None:
-    record = ppo.TrainingRun.record
-
-    def stop(run: Any, *args: Any) -> None:
-        record(run, *args)
-        if run.frames == frames:
-            signal.raise_signal(signal.SIGTERM)
-
-    with patch.context() as patched:
-        patched.setattr(ppo.TrainingRun, "record", stop)
-        assert ppo.train(config)["frames"] == frames
-
-
-def test_it_resumes_exactly(
-    ppo: ModuleType, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_resumes_exactly(ppo: ModuleType, whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     asked = {**_ASKED, "eval_interval": 2, "eval_episodes": 1, "progress": False}
-    _stop_once_it_has(512, ppo, ppo.Config(**asked, run_dir=run_dir), monkeypatch)
-    assert (_state(run_dir, "policy")["reward_scaler"]["state"]["returns"] < -1e6).all()
+    with stopping(512):
+        ppo.train(ppo.Config(**asked, run_dir=run_dir))
+    assert (last_state(run_dir, "policy")["reward_scaler"]["state"]["returns"] < -1e6).all()
     assert ppo.train(saved_config(ppo.EffectiveConfig, run_dir))["exactness"] == "exact"
-    for name in ("episodes.csv", "iterations.csv"):
-        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
-    ours, theirs = (_state(place, "policy") for place in (run_dir, whole))
+    assert read_tables(run_dir) == read_tables(whole)
+    ours, theirs = (last_state(place, "policy") for place in (run_dir, whole))
     assert ours["reward_scaler"]["options"] == theirs["reward_scaler"]["options"]
     for part in ("actor", "reward_scaler"):
         one, other = (s.get("state", s) for s in (ours[part], theirs[part]))
@@ -122,7 +90,8 @@ def test_unfinished_sums_are_dropped_with_unfinished_episodes(
     ppo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ppo.Config(**_ASKED, collector="torchrl", progress=False, run_dir=tmp_path / "run")
-    _stop_once_it_has(512, ppo, asked, monkeypatch)
+    with stopping(512):
+        ppo.train(asked)
     before: list[torch.Tensor] = []
 
     def restart(scaler: RewardScaler) -> None:
@@ -135,29 +104,13 @@ def test_unfinished_sums_are_dropped_with_unfinished_episodes(
     assert (sums < -1e6).all()
 
 
-def test_stored_value_targets_keep_the_scale_of_their_time(
-    ppo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[float, torch.Tensor]] = []
-    record = ppo.TrainingRun.record
-
-    def look(run: Any, *args: Any) -> None:
-        record(run, *args)
-        targets = run._parts["replay"].storage[:]["value_target"].clone()
-        seen.append((run._parts["policy"].reward_scaler.scale.item(), targets))
-
-    monkeypatch.setattr(ppo.TrainingRun, "record", look)
-    ppo.train(ppo.Config(**_ASKED, progress=False, run_dir=tmp_path / "run"))
-    (first, targets), (second, later) = seen[:2]
-    assert first != second
-    assert torch.equal(later[: len(targets)], targets)
-
-
 def test_the_scale_comes_along_with_the_networks(a2c: ModuleType, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    _run("a2c_staleness_mujoco", "--run-dir", first)
+    a2c.train(a2c.Config(**_ASKED, run_dir=first))
     a2c.train(a2c.Config(**_ASKED, run_dir=second, init_from=first))
-    theirs, ours = (_state(place, "policy")["reward_scaler"]["state"] for place in (first, second))
+    theirs, ours = (
+        last_state(place, "policy")["reward_scaler"]["state"] for place in (first, second)
+    )
     assert (theirs["count"], ours["count"]) == (1024, 2048)
     unscaled = {**_ASKED, "reward_scaling": False}
     with pytest.raises(CheckpointError, match=r"init_from=.*reward_scaling"):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from amber_trl.__main__ import main
 from amber_trl.modules import gaussian_actor
 from amber_trl.runs import Policy, load_policy
-from tests.recipes.conftest import RECIPES
+from tests.recipes.conftest import run_script
+from tests.runs.left import read_rows, read_tables, stopping
 
 OWN = "tests.recipes.own_parts"
 NAMED = {
@@ -36,29 +32,20 @@ def _options(**options: Any) -> list[str]:
     return words
 
 
-def _tables(run_dir: Path) -> list[bytes]:
-    return [(run_dir / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
-
-
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations by the command line."""
     run_dir = tmp_path_factory.mktemp("own") / "run"
-    command = [sys.executable, str(RECIPES / "ppo_amber_mujoco.py"), "--no-progress"]
-    subprocess.run(
-        [*command, *_options(**SMALL, **NAMED, run_dir=run_dir)],
-        check=True,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(RECIPES.parent)},
-    )
+    options = _options(**SMALL, **NAMED, no_progress=True, run_dir=run_dir)
+    done = run_script("ppo_amber_mujoco", *options)
+    assert done.returncode == 0, done.stderr
     return run_dir
 
 
 def test_the_run_is_by_the_parts_that_were_named(run_dir: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
     assert {name: config[name] for name in NAMED} == NAMED
-    with (run_dir / "iterations.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(run_dir)
     assert max(int(row["active_batches"]) for row in rows) > 1
     last = rows[-1]
     # The KL divergence of small steps, which the average importance ratio exceeds.
@@ -69,34 +56,12 @@ def test_it_resumes_to_the_same_bits(
     ppo: ModuleType, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = tmp_path / "run"
-    record = ppo.TrainingRun.record
-
-    def stop(run: Any, *args: Any) -> None:
-        record(run, *args)
-        signal.raise_signal(signal.SIGTERM)
-
     config = {**SMALL, **NAMED, "run_dir": ours, "progress": False}
-    with monkeypatch.context() as patch:
-        patch.setattr(ppo.TrainingRun, "record", stop)
+    with stopping():
         assert ppo.train(ppo.Config(**config))["stopped_by"] == "SIGTERM"
     monkeypatch.setattr(sys, "argv", ["ppo_amber_mujoco.py", "--resume", str(ours)])
     assert ppo.main() == 0
-    assert _tables(ours) == _tables(run_dir)
-
-
-def test_another_run_starts_from_its_networks(
-    ppo: ModuleType, run_dir: Path, tmp_path: Path
-) -> None:
-    config = {**SMALL, "total_frames": 256, "actor": NAMED["actor"], "learning_rate": 1e-12}
-    ppo.train(ppo.Config(**config, init_from=run_dir, run_dir=tmp_path, progress=False))
-    policies = [
-        load_policy(path / "policy.pt", actor=NAMED["actor"]) for path in (run_dir, tmp_path)
-    ]
-    theirs, ours = (policy.actor.state_dict() for policy in policies)
-    assert sum(name.endswith(("weight", "bias")) for name in theirs) == 2
-    for name in theirs:
-        if name.endswith(("weight", "bias")):
-            assert torch.allclose(ours[name], theirs[name], atol=1e-6)
+    assert read_tables(ours) == read_tables(run_dir)
 
 
 def test_it_is_played_where_the_same_function_is_named(

@@ -19,8 +19,9 @@ import torch
 from command_line import saved_config as _saved_config
 from ppo_amber_config import EffectiveConfig
 
-from amber_trl.checkpoints import list_checkpoints, read_component
-from tests.recipes.conftest import RECIPES
+from amber_trl.checkpoints import list_checkpoints
+from tests.recipes.conftest import RECIPES, run_script
+from tests.runs.left import last_state, read_rows, read_tables, stopping
 
 _SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
 
@@ -36,27 +37,21 @@ def _config(ppo: ModuleType, run_dir: Path, **options: Any) -> Any:
 
 def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
     """Asks to stop as Ctrl-C does, in the iteration that reaches ``frames``."""
-    whole = ppo.TrainingRun.record
-
-    def record(run: Any, *args: Any) -> None:
-        whole(run, *args)
-        if run.frames == frames:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ppo.TrainingRun, "record", record)
+    with stopping(frames, signal.SIGINT):
         summary: dict[str, Any] = ppo.train(config)
     assert summary["frames"] == frames
     assert summary["interrupted"]
     return summary
 
 
-def _result(run_dir: Path) -> tuple[bytes, bytes, Any]:
-    last = list_checkpoints(run_dir / "checkpoints")[-1]
-    states = {name: read_component(last, name) for name in ("loss", "optimizer", "collection")}
+def _resume(run_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_script("ppo_amber_mujoco", "--resume", run_dir, "--no-progress", *options)
+
+
+def _result(run_dir: Path) -> tuple[list[bytes], Any]:
+    states = {name: last_state(run_dir, name) for name in ("loss", "optimizer", "collection")}
     del states["collection"]["simulators"]  # spaces have generators that no one seeds or uses
-    tables = [(run_dir / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
-    return tables[0], tables[1], states
+    return read_tables(run_dir), states
 
 
 def _assert_equal(one: Any, other: Any) -> None:
@@ -98,10 +93,8 @@ def test_resumed_twice_is_byte_identical(
     run_dir = tmp_path / "stopped"
     _train_until(ppo, _config(ppo, run_dir, **options), 512)  # a partly filled buffer
     _train_until(ppo, saved_config(run_dir), 1536)
-    command = [sys.executable, _SCRIPT, "--resume", str(run_dir), "--no-progress"]
-    subprocess.run(command, check=True, capture_output=True)
-    for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
-        _assert_equal(one, other)
+    assert _resume(run_dir).returncode == 0
+    _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["exactness"], summary["reasons"]) == ("exact", [])
     assert (summary["interrupted"], summary["frames"]) == (False, 2560)
@@ -111,10 +104,8 @@ def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path
     options = {"compile": "on", "total_frames": 1024, "hidden_sizes": (8,)}
     ppo.train(_config(ppo, tmp_path / "whole", **options))
     _train_until(ppo, _config(ppo, tmp_path / "stopped", **options), 512)
-    command = [sys.executable, _SCRIPT, "--resume", str(tmp_path / "stopped"), "--no-progress"]
-    subprocess.run(command, check=True, capture_output=True)
-    for one, other in zip(_result(tmp_path / "whole"), _result(tmp_path / "stopped"), strict=True):
-        _assert_equal(one, other)
+    assert _resume(tmp_path / "stopped").returncode == 0
+    _assert_equal(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(ppo: ModuleType, tmp_path: Path) -> None:
@@ -132,8 +123,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(ppo: ModuleType, tmp_path
     assert not (run_dir / "summary.json").exists()
     ppo.train(saved_config(run_dir))
     ppo.train(_config(ppo, tmp_path / "whole"))
-    for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
-        _assert_equal(one, other)
+    _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -173,8 +163,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(
     ppo.train(saved_config(run_dir))
     assert str(last) in caplog.text
     ppo.train(_config(ppo, tmp_path / "whole"))
-    for one, other in zip(_result(tmp_path / "whole"), _result(run_dir), strict=True):
-        _assert_equal(one, other)
+    _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
     assert last.with_suffix(".damaged").read_bytes() == content
 
 
@@ -182,21 +171,15 @@ def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     _train_until(ppo, _config(ppo, run_dir, seed=3, drop_factor=math.inf), 512)
     before = (run_dir / "iterations.csv").read_bytes()
-
-    def resume(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, _SCRIPT, "--resume", str(run_dir), "--no-progress", *options]
-        return subprocess.run(command, capture_output=True, text=True)
-
-    refused = resume("--seed", "0")  # which is also the default
+    refused = _resume(run_dir, "--seed", "0")  # which is also the default
     assert refused.returncode == 1
     assert "seed=0 contradicts seed=3" in refused.stderr
-    refused = resume("--total-frames", "5000")
+    refused = _resume(run_dir, "--total-frames", "5000")
     assert "total_frames=5000 contradicts total_frames=2560" in refused.stderr
     assert (run_dir / "iterations.csv").read_bytes() == before
     moved = tmp_path / "moved"
     shutil.move(run_dir, moved)
-    run_dir = moved
-    done = resume("--seed", "3")
+    done = _resume(moved, "--seed", "3")
     assert done.returncode == 0, done.stderr
 
 
@@ -219,7 +202,5 @@ def test_another_collector_resumes_approximately_and_says_so(
     assert "Collector keeps its running episodes to itself" in summary["reasons"][0]
     assert "resumed approximately" in caplog.text
     # Episodes start again when the run is resumed: eight of 200 steps from frame 512 on.
-    frames = [
-        int(line.split(",")[0]) for line in (run_dir / "episodes.csv").read_text().split()[1:]
-    ]
+    frames = [int(row["frame"]) for row in read_rows(run_dir, "episodes")]
     assert frames == list(range(512 + 1593, 512 + 1601))

@@ -1,6 +1,5 @@
 """The main recipe at work: what a run leaves, and that it leaves the same again."""
 
-import csv
 import ctypes
 import dataclasses
 import json
@@ -19,17 +18,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from amber_trl.checkpoints import read_component
 from amber_trl.runs import final_score, find_policy, speed_score
 from amber_trl.transforms import Reason
-from tests.recipes.conftest import RECIPES
-
-_SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
-
-
-def _rows(run_dir: Path, name: str) -> list[dict[str, str]]:
-    with (run_dir / f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+from tests.recipes.conftest import RECIPES, run_script
+from tests.runs.left import last_state, read_rows, read_tables
 
 
 def _train(ppo: ModuleType, run_dir: Path, **options: Any) -> dict[str, Any]:
@@ -41,8 +33,8 @@ def _train(ppo: ModuleType, run_dir: Path, **options: Any) -> dict[str, Any]:
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A smoke run of another process, and what it showed while it ran."""
     parent = tmp_path_factory.mktemp("smoke")
-    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--run-dir", "run"]
-    done = subprocess.run(command, cwd=parent, check=True, capture_output=True, text=True)
+    options = ("--smoke", "--env-id", "Pendulum-v1", "--run-dir", "run")
+    done = run_script("ppo_amber_mujoco", *options, cwd=parent)
     assert re.search(
         r"^final score -\d+(\.\d+)? after 2560 frames: run$", done.stdout, re.MULTILINE
     )
@@ -76,7 +68,7 @@ def test_the_bar_shows_how_it_goes(smoke: tuple[Path, str]) -> None:
 
 
 def test_episodes_are_those_of_the_environment(smoke: tuple[Path, str]) -> None:
-    episodes = _rows(smoke[0], "episodes")
+    episodes = read_rows(smoke[0], "episodes")
     # Eight Pendulums end together, after 200 steps: frames 199 * 8 + 1 to 200 * 8.
     assert [int(row["frame"]) for row in episodes] == list(range(1593, 1601))
     assert {row["length"] for row in episodes} == {"200"}
@@ -85,7 +77,7 @@ def test_episodes_are_those_of_the_environment(smoke: tuple[Path, str]) -> None:
 
 
 def test_iterations_say_what_was_done(smoke: tuple[Path, str]) -> None:
-    iterations = _rows(smoke[0], "iterations")
+    iterations = read_rows(smoke[0])
     assert [int(row["frames"]) for row in iterations] == list(range(256, 2561, 256))
     for number, row in enumerate(iterations):
         left = 1 - number / 10
@@ -114,7 +106,7 @@ def test_every_file_and_column_is_described(
         for part in re.split(r"^## ", page, flags=re.MULTILINE)
     }
     for name in ("episodes", "iterations", "timing"):
-        columns = {re.sub(r"_\d+$", "_A", column) for column in _rows(whole, name)[0]}
+        columns = {re.sub(r"_\d+$", "_A", column) for column in read_rows(whole, name)[0]}
         assert described[f"{name}.csv"] == columns
     summary = json.loads((whole / "summary.json").read_text())
     assert described["summary.json"] == summary.keys()
@@ -161,15 +153,15 @@ print(kept, is_single_block(2_000_000))  # more than the heap has free
 
 def test_the_wall_clock_is_kept_apart(smoke: tuple[Path, str]) -> None:
     for name in ("episodes", "iterations"):
-        assert not [column for column in _rows(smoke[0], name)[0] if "second" in column]
-    timing = _rows(smoke[0], "timing")
+        assert not [column for column in read_rows(smoke[0], name)[0] if "second" in column]
+    timing = read_rows(smoke[0], "timing")
     assert len(timing) == 10
     assert all(float(row["update_seconds"]) > 0 for row in timing)
 
 
 def test_the_summary_has_the_scores(smoke: tuple[Path, str]) -> None:
     summary = json.loads((smoke[0] / "summary.json").read_text())
-    episodes = _rows(smoke[0], "episodes")
+    episodes = read_rows(smoke[0], "episodes")
     ends = [int(row["frame"]) for row in episodes]
     returns = [float(row["return"]) for row in episodes]
     assert summary["final_score"] == final_score(ends, returns)
@@ -183,9 +175,8 @@ def test_one_seed_seeds_everything(
     first, second, other = smoke[0], tmp_path / "second", tmp_path / "other"
     _train(ppo, second)
     _train(ppo, other, seed=1)
-    for name in ("episodes.csv", "iterations.csv"):
-        assert (first / name).read_bytes() == (second / name).read_bytes()
-        assert (first / name).read_bytes() != (other / name).read_bytes()
+    assert read_tables(first) == read_tables(second)
+    assert all(one != two for one, two in zip(read_tables(first), read_tables(other), strict=True))
     policies = [
         torch.load(run_dir / "policy.pt", weights_only=True)["actor"]
         for run_dir in (first, second, other)
@@ -198,21 +189,21 @@ def test_one_seed_seeds_everything(
 def test_ppo_on_discrete_actions(ppo: ModuleType, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     _train(ppo, run_dir, env_id="CartPole-v1", setup="ppo", total_frames=512)
-    rows = _rows(run_dir, "iterations")
+    rows = read_rows(run_dir)
     assert {row["active_batches"] for row in rows} == {"1"}
     assert "drop_factor" not in rows[0]
     assert "importance_ratio_1" not in rows[0]
-    assert {row["terminated"] for row in _rows(run_dir, "episodes")} == {"1"}
+    assert {row["terminated"] for row in read_rows(run_dir, "episodes")} == {"1"}
 
 
 def test_time_limits_end_only_what_is_learnt_from(ppo: ModuleType, tmp_path: Path) -> None:
     _train(ppo, tmp_path / "run", setup="mber", protocol="paper", total_frames=512)
-    assert {row["terminated"] for row in _rows(tmp_path / "run", "episodes")} == {"0"}
-    assert [row["active_batches"] for row in _rows(tmp_path / "run", "iterations")] == ["1", "2"]
+    assert {row["terminated"] for row in read_rows(tmp_path / "run", "episodes")} == {"0"}
+    assert [row["active_batches"] for row in read_rows(tmp_path / "run")] == ["1", "2"]
     policy = torch.load(tmp_path / "run" / "policy.pt", weights_only=True)
     bootstrap = tmp_path / "bootstrap"
     _train(ppo, bootstrap, setup="mber", num_envs=1, total_frames=512)
-    assert _rows(bootstrap, "episodes")[0] == _rows(tmp_path / "run", "episodes")[0]
+    assert read_rows(bootstrap, "episodes")[0] == read_rows(tmp_path / "run", "episodes")[0]
     other = torch.load(bootstrap / "policy.pt", weights_only=True)["actor"]
     assert any(not torch.equal(value, other[name]) for name, value in policy["actor"].items())
 
@@ -226,7 +217,7 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
     }
     unscaled, episodic = tmp_path / "unscaled", tmp_path / "episodic"
     _train(ppo, unscaled, setup="mber", scale_minibatch=False, max_grad_norm=0.5, **options)
-    last = _rows(unscaled, "iterations")[-1]
+    last = read_rows(unscaled)[-1]
     assert (last["active_batches"], last["minibatch_size"], last["updates"]) == ("2", "32", "16")
     assert float(last["grad_norm"]) > 0
     _train(
@@ -241,7 +232,7 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
         hidden_sizes=(8,),
         **options,
     )
-    last = _rows(episodic, "iterations")[-1]
+    last = read_rows(episodic)[-1]
     assert (last["active_batches"], last["minibatch_size"], last["updates"]) == ("2", "64", "8")
     assert float(last["drop_factor"]) == float("inf")
     assert "loss_entropy" in last
@@ -253,7 +244,7 @@ def test_disc_adapts_its_penalty_and_anneals_its_step_size_alone(
     ppo: ModuleType, tmp_path: Path
 ) -> None:
     _train(ppo, tmp_path, setup="disc", num_batches=2, total_frames=768)
-    rows = _rows(tmp_path, "iterations")
+    rows = read_rows(tmp_path)
     weight, weights = 1.0, []
     for row in rows:
         weights.append(weight)
@@ -270,19 +261,18 @@ def test_geppos_step_size_follows_the_policy_and_its_own_network(
     ppo: ModuleType, tmp_path: Path
 ) -> None:
     _train(ppo, tmp_path, setup="geppo", total_frames=768)
-    rows = _rows(tmp_path, "iterations")
+    rows = read_rows(tmp_path)
     assert [int(row["minibatch_size"]) for row in rows] == [32, 64, 96]
     sizes = [float(row["learning_rate"]) for row in rows]
     assert all(float(row["total_variation"]) < 0.025 for row in rows)
     assert sizes == pytest.approx([3e-4, 3e-4 * 1.03, 3e-4 * 1.03**2])
-    (last,) = (tmp_path / "checkpoints").glob("*")
-    saved = read_component(last, "optimizer")["param_groups"]
+    saved = last_state(tmp_path, "optimizer")["param_groups"]
     assert [group["lr"] for group in saved] == pytest.approx([3e-4 * 1.03**3, 3e-4])
 
 
 def test_a_wanted_number_of_batches_is_in_use(ppo: ModuleType, tmp_path: Path) -> None:
     _train(ppo, tmp_path, batches_in_use=2, loss="gipo", replay_frames=1024, total_frames=1024)
-    rows = _rows(tmp_path, "iterations")
+    rows = read_rows(tmp_path)
     assert [row["active_batches"] for row in rows] == ["1", "2", "2", "2"]
     for row in rows[2:]:
         older = sorted(float(row[f"staleness_{age}"]) for age in (1, 2, 3) if row[f"active_{age}"])
@@ -327,7 +317,7 @@ def test_bad_data_ends_a_run_with_one_line_and_leaves_what_there_is(
     finally:
         del gymnasium.registry["BrokenReward-v0"]
     # 64 steps in each batch: the first is learnt from, the second is refused.
-    assert [row["frames"] for row in _rows(tmp_path / "run", "iterations")] == ["256"]
+    assert [row["frames"] for row in read_rows(tmp_path / "run")] == ["256"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["interrupted"], summary["frames"]) == (True, 256)
     assert (
@@ -354,10 +344,9 @@ def test_few_episodes_count_once_half_of_the_frames_are_collected(
 
 
 def test_any_path_is_shown_on_an_ascii_terminal(tmp_path: Path) -> None:
-    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--total-frames"]
-    command += ["256", "--epochs", "1", "--no-progress", "--run-dir", "Übung"]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    options = ["--smoke", "--env-id", "Pendulum-v1", "--total-frames", "256", "--epochs", "1"]
+    options += ["--no-progress", "--run-dir", "Übung"]
+    done = run_script("ppo_amber_mujoco", *options, cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert "no final score, as no episode has ended, after 256 frames: \\xdcbung" in done.stdout
 

@@ -1,43 +1,22 @@
 """What can be done with a run besides resuming it, through the command line."""
 
-import csv
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
-from amber_trl.checkpoints import list_checkpoints, read_component
 from amber_trl.runs import find_policy, load_policy
-from tests.recipes.conftest import RECIPES
-
-
-def _recipe(name: str, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RECIPES / f"{name}.py"), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+from tests.recipes.conftest import run_script
+from tests.runs.left import last_state, read_rows, read_tables, stopping
 
 
 def _ppo(*options: str | Path) -> subprocess.CompletedProcess[str]:
-    return _recipe("ppo_amber_mujoco", *options, "--no-progress")
-
-
-def _rows(run_dir: Path) -> list[dict[str, str]]:
-    with (run_dir / "iterations.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _tables(run_dir: Path) -> list[bytes]:
-    return [(run_dir / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
-
-
-def _last(run_dir: Path, component: str) -> Any:
-    return read_component(list_checkpoints(run_dir / "checkpoints")[-1], component)
+    return run_script("ppo_amber_mujoco", *options, "--no-progress")
 
 
 _SMALL = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "1024", "--setup", "amber")
@@ -53,12 +32,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_resuming_a_finished_run_says_what_else_there_is(finished: Path) -> None:
-    before = _tables(finished)
+    before = read_tables(finished)
     done = _ppo("--resume", finished)
     assert done.returncode == 0
     for words in ("is finished", f"--extend {finished}", f"--init-from {finished}"):
         assert words in done.stderr
-    assert _tables(finished) == before
+    assert read_tables(finished) == before
 
 
 def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Path) -> None:
@@ -66,7 +45,7 @@ def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Pa
     options = ("--setup", "ppo", "--learning-rate", "1e-12", "--critic-coeff", "0.5")
     done = _ppo(*_SMALL, *options, "--run-dir", run_dir, "--init-from", finished)
     assert done.returncode == 0, done.stderr
-    theirs, ours = _last(finished, "loss"), _last(run_dir, "loss")
+    theirs, ours = last_state(finished, "loss"), last_state(run_dir, "loss")
     weights = [name for name in theirs if name.endswith(("weight", "bias", "log_std"))]
     assert len(weights) == 13
     for name in weights:
@@ -74,7 +53,7 @@ def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Pa
     (count,) = {ours[name].item() for name in ours if name.endswith("count")}
     assert count == 2048
     assert ours["critic_coeff"] == 0.5
-    assert float(_rows(run_dir)[0]["learning_rate"]) == 1e-12
+    assert float(read_rows(run_dir)[0]["learning_rate"]) == 1e-12
     assert json.loads((run_dir / "config.json").read_text())["init_from"] == str(finished)
 
 
@@ -103,14 +82,14 @@ def _copy(run_dir: Path, to: Path) -> Path:
 
 
 def test_an_extended_run_goes_on_where_it_was(finished: Path, extended: Path) -> None:
-    rows = _rows(extended)
+    rows = read_rows(extended)
     assert [int(row["frames"]) for row in rows] == list(range(256, 2049, 256))
-    assert rows[:4] == _rows(finished)
+    assert rows[:4] == read_rows(finished)
     left = [float(row["learning_rate"]) / 3e-4 for row in rows]
     assert left == pytest.approx([1, 0.75, 0.5, 0.25, 0.5, 0.375, 0.25, 0.125])
     assert rows[4]["active_4"] != ""  # the buffer's batches are still there
     # Eight episodes of 200 frames began in the first run and ended in its extension.
-    ends = [row.split(",")[0] for row in (extended / "episodes.csv").read_text().split()[1:]]
+    ends = [row["frame"] for row in read_rows(extended, "episodes")]
     assert ends == [str(frame) for frame in range(1593, 1601)]
     config = json.loads((extended / "config.json").read_text())
     assert (config["total_frames"], config["extended_at"]) == (2048, [1024])
@@ -119,22 +98,16 @@ def test_an_extended_run_goes_on_where_it_was(finished: Path, extended: Path) ->
 
 
 def test_an_extended_run_resumes_exactly(
-    ppo: ModuleType, finished: Path, extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ppo: ModuleType, finished: Path, extended: Path, tmp_path: Path
 ) -> None:
     run_dir = _copy(finished, tmp_path / "run")
-    record = ppo.TrainingRun.record
-
-    def stop(run: Any, *args: Any) -> None:
-        record(run, *args)
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(ppo.TrainingRun, "record", stop)
     asked = ppo.Config(extend=run_dir, total_frames=2048, progress=False)
-    assert ppo.train(asked)["frames"] == 1280
+    with stopping():
+        assert ppo.train(asked)["frames"] == 1280
     done = _ppo("--extend", run_dir, "--total-frames", "4096")
     assert "go on with it first (--resume)" in done.stderr
     assert _ppo("--resume", run_dir).returncode == 0
-    assert _tables(run_dir) == _tables(extended)
+    assert read_tables(run_dir) == read_tables(extended)
 
 
 def test_what_cannot_be_extended_is_said(finished: Path) -> None:
@@ -149,20 +122,22 @@ def test_what_cannot_be_extended_is_said(finished: Path) -> None:
 def test_a2c_is_initialized_and_extended(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     small = ("--smoke", "--total-frames", "512")
-    assert _recipe("a2c_staleness_mujoco", *small, "--run-dir", first).returncode == 0
+    assert run_script("a2c_staleness_mujoco", *small, "--run-dir", first).returncode == 0
     options = ("--run-dir", second, "--init-from", first)
-    done = _recipe("a2c_staleness_mujoco", *small, *options)
+    done = run_script("a2c_staleness_mujoco", *small, *options)
     assert done.returncode == 0, done.stderr
-    assert {v.item() for n, v in _last(second, "loss").items() if n.endswith("count")} == {1024}
-    done = _recipe("a2c_staleness_mujoco", "--extend", first, "--total-frames", "1024")
+    assert {v.item() for n, v in last_state(second, "loss").items() if n.endswith("count")} == {
+        1024
+    }
+    done = run_script("a2c_staleness_mujoco", "--extend", first, "--total-frames", "1024")
     assert done.returncode == 0, done.stderr
-    assert [row["frames"] for row in _rows(first)] == ["256", "512", "768", "1024"]
+    assert [row["frames"] for row in read_rows(first)] == ["256", "512", "768", "1024"]
 
 
 def test_a_kl_target_ends_the_epochs_early(tmp_path: Path) -> None:
     done = _ppo(*_SMALL, "--run-dir", tmp_path / "run", "--epochs", "5", "--target-kl", "1e-9")
     assert done.returncode == 0, done.stderr
-    updates = [int(row["updates"]) for row in _rows(tmp_path / "run")]
+    updates = [int(row["updates"]) for row in read_rows(tmp_path / "run")]
     assert all(number % 4 == 0 for number in updates)  # whole epochs
     assert min(updates) < 20
 
@@ -174,9 +149,9 @@ def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
     options = ("--eval-interval", "2", "--eval-episodes", "3", "--checkpoint-interval", "1")
     done = _ppo(*_SMALL, *options, "--run-dir", run_dir)
     assert done.returncode == 0, done.stderr
-    rows = _rows(run_dir)
+    rows = read_rows(run_dir)
     returns = [row.pop("eval_return") for row in rows]
-    assert rows == _rows(finished)
+    assert rows == read_rows(finished)
     assert [bool(text) for text in returns] == [False, True, False, True]
     best = 512 if float(returns[1]) > float(returns[3]) else 1024
     assert int(find_policy(run_dir, "best").stem) == best

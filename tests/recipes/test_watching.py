@@ -1,6 +1,5 @@
 """What can be seen of a run while it goes on: the terminal, and loggers besides the run's tables."""
 
-import csv
 import importlib.util
 import os
 import sqlite3
@@ -12,23 +11,11 @@ from types import ModuleType
 import pytest
 
 from amber_trl.checkpoints import list_checkpoints
-from tests.recipes.conftest import RECIPES
+from tests.recipes.conftest import RECIPES, run_script
+from tests.runs.left import read_rows
 from tests.runs.test_run_directory import logged
 
 _OPTIONS = ("--smoke", "--env-id", "InvertedPendulum-v5", "--checkpoint-interval", "2")
-
-
-def _run(
-    *options: str | Path, recipe: str = "ppo_amber_mujoco", **env: str
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RECIPES / f"{recipe}.py"), *map(str, options)]
-    environment = os.environ | env
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
-def _column(run_dir: Path, table: str, name: str) -> list[str]:
-    with (run_dir / f"{table}.csv").open(newline="") as file:
-        return [row[name] for row in csv.DictReader(file)]
 
 
 def test_tensorboard_has_what_the_tables_have_and_each_frame_once(
@@ -37,7 +24,9 @@ def test_tensorboard_has_what_the_tables_have_and_each_frame_once(
     pytest.importorskip("tensorboard")
     run_dir = tmp_path / "run"
     options = ("--total-frames", "1024", "--eval-interval", "2", "--eval-episodes", "1")
-    done = _run(*_OPTIONS, *options, "--logger", "tensorboard", "--run-dir", run_dir)
+    done = run_script(
+        "ppo_amber_mujoco", *_OPTIONS, *options, "--logger", "tensorboard", "--run-dir", run_dir
+    )
     assert done.returncode == 0, done.stderr
     list_checkpoints(run_dir / "checkpoints")[-1].unlink()  # so that two iterations are repeated
     ppo.train(ppo.Config(resume=run_dir, progress=False))
@@ -47,7 +36,7 @@ def test_tensorboard_has_what_the_tables_have_and_each_frame_once(
     columns = ["mean_return", "mean_length", "loss_objective", "loss_critic", "active_batches"]
     for name in (*columns, "learning_rate", "eval_return"):
         logged_values = [value for _, value in found[name]]
-        written = [float(cell) for cell in _column(run_dir, "iterations", name) if cell]
+        written = [float(row[name]) for row in read_rows(run_dir) if row[name]]
         assert logged_values == pytest.approx(written)
     assert [step for step, _ in found["frames_per_second"]] == [256, 512, 768, 1024]
 
@@ -59,7 +48,7 @@ def test_a_resumed_run_is_one_run_of_its_service(logger: str, tmp_path: Path) ->
     run_dir, offline = tmp_path / "run", {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": ""}
     first = (*_OPTIONS, "--total-frames", "1024", "--logger", logger, "--run-dir", run_dir)
     for options in (first, ("--resume", run_dir)):
-        done = _run(*options, **offline)
+        done = run_script("ppo_amber_mujoco", *options, env=offline)
         assert done.returncode == 0, done.stderr
         list_checkpoints(run_dir / "checkpoints")[-1].unlink()
     run_id = (run_dir / "logger_id.txt").read_text()
@@ -105,7 +94,9 @@ runpy.run_module({program!r}, run_name="__main__")
 
 def test_a_missing_opengl_library_ends_in_one_line(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
-    done = _run("--smoke", "--run-dir", tmp_path / "run", MUJOCO_GL="none-such")
+    done = run_script(
+        "ppo_amber_mujoco", "--smoke", "--run-dir", tmp_path / "run", env={"MUJOCO_GL": "none-such"}
+    )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "MUJOCO_GL='none-such'" in done.stderr

@@ -1,6 +1,5 @@
 """The class that runs a training, around a loop that is not the main recipe's."""
 
-import csv
 import errno
 import json
 import signal
@@ -20,16 +19,8 @@ from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
 from amber_trl.modules import categorical_actor, gaussian_actor
 from amber_trl.runs import Policy, RunDirectory, TrainingRun, final_score, load_policy
+from tests.runs.left import read_rows, read_tables
 from tests.runs.own_recipe import FRAMES, train
-
-
-def _rows(path: Path, name: str) -> list[dict[str, str]]:
-    with (path / f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _tables(path: Path) -> list[bytes]:
-    return [(path / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
 
 
 def _stop_at(iteration: int, number: signal.Signals) -> Any:
@@ -42,7 +33,7 @@ def _stop_at(iteration: int, number: signal.Signals) -> Any:
 
 def test_a_run_leaves_rows_scores_and_a_policy(tmp_path: Path) -> None:
     run = train(str(tmp_path), iterations=12)
-    iterations, episodes = _rows(tmp_path, "iterations"), _rows(tmp_path, "episodes")
+    iterations, episodes = read_rows(tmp_path, "iterations"), read_rows(tmp_path, "episodes")
     assert [int(row["frames"]) for row in iterations] == list(range(FRAMES, 13 * FRAMES, FRAMES))
     assert iterations[0]["learning_rate"] == "0.01"
     assert {row["updates"] for row in iterations} == {"1"}
@@ -51,7 +42,7 @@ def test_a_run_leaves_rows_scores_and_a_policy(tmp_path: Path) -> None:
         for name, column in (("mean_return", "return"), ("mean_length", "length")):
             expected = sum(float(e[column]) for e in ended) / len(ended)
             assert float(row[name]) == pytest.approx(expected)
-    timing = _rows(tmp_path, "timing")
+    timing = read_rows(tmp_path, "timing")
     assert all(float(row["collect_seconds"]) > 0 for row in timing)
     assert all(float(row["frames_per_second"]) > 0 for row in timing)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -74,7 +65,7 @@ def test_stopped_by_a_signal_and_resumed_it_ends_the_same(
         signal.signal(number, earlier)
     assert (stopped.summary["frames"], stopped.summary["stopped_by"]) == (11 * FRAMES, number.name)
     resumed = train(str(tmp_path / "run"), resume=True)
-    assert _tables(tmp_path / "run") == _tables(tmp_path / "whole")
+    assert read_tables(tmp_path / "run") == read_tables(tmp_path / "whole")
     assert resumed.summary["exactness"] == "exact"
     assert resumed.summary["seconds"] >= stopped.summary["seconds"]
     for name in ("final_score", "speed_score", "frames", "episodes", "interrupted"):
@@ -91,7 +82,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    logged = len(_rows(run_dir, "iterations"))
+    logged = len(read_rows(run_dir, "iterations"))
     resumed_at: list[int] = []
     train(
         str(run_dir),
@@ -101,7 +92,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
     )
     assert logged - 1 <= resumed_at[0] // FRAMES <= logged
     train(str(tmp_path / "whole"), iterations=80)
-    assert _tables(run_dir) == _tables(tmp_path / "whole")
+    assert read_tables(run_dir) == read_tables(tmp_path / "whole")
 
 
 def test_a_second_interrupt_ends_it_at_once_and_leaves_what_there_is(tmp_path: Path) -> None:
