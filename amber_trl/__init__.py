@@ -68,3 +68,6 @@ if not TYPE_CHECKING:
             rooms = (import_module(f"amber_trl.{room}") for room in _ROOMS)
             return next(getattr(room, name) for room in rooms if name in room.__all__)
         raise AttributeError(f"module 'amber_trl' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*{*globals(), *__all__, *_ROOMS}]

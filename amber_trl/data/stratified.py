@@ -1,6 +1,7 @@
 """Minibatches with a fixed share of frames from each batch in use."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,14 +37,13 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
 
     Args:
         frames_per_batch: ``N``, the rows of one batch.
-        shares: ``nu`` of each age, the newest first, at least 0 and above 0 for the newest; or a
-            function of the ages in use, int64 ``[k]``, to their shares ``[k]``. Defaults to equal
-            shares.
+        shares: ``nu`` of each age, the newest first, at least 0 and above 0 for the newest. Defaults
+            to equal shares.
 
     Raises:
         TypeError: if a share is not a number.
         ValueError: if a share is out of range; when sampling, if a batch in use is older than
-            there are shares, or the function returns what are not shares.
+            there are shares.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -56,26 +56,20 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
         [[2, 2, 2, 1, 1, 0], [2, 2, 2, 1, 1, 0]]
     """
 
-    def __init__(
-        self,
-        frames_per_batch: int,
-        shares: Sequence[float] | Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, frames_per_batch: int, shares: Sequence[float] | None = None) -> None:
         super().__init__(frames_per_batch)
-        self.shares = shares if shares is None or callable(shares) else tuple(shares)
-        if isinstance(self.shares, tuple):
-            for age, share in enumerate(self.shares):  # the newest batch is always in use
-                check_number(f"shares[{age}]", share, above=0 if age == 0 else -1)
-            _check_shares(torch.tensor(self.shares), len(self.shares) or 1)
+        self.shares = shares
+        if shares is not None:
+            self.shares = [
+                check_number(
+                    f"shares[{age}]", share, above=0 if age == 0 else -1, high=sys.float_info.max
+                )
+                for age, share in enumerate(shares)  # the newest batch is always in use
+            ]
 
     def settings(self) -> dict[str, Any]:
-        """Class, ``frames_per_batch`` and shares; of a function its name."""
-        shares: Any = self.shares
-        if callable(shares):
-            shares = getattr(shares, "__qualname__", type(shares).__name__)
-        elif shares is not None:
-            shares = [float(share) for share in shares]
-        return super().settings() | {"shares": shares}
+        """What an epoch depends on."""
+        return super().settings() | {"shares": self.shares}
 
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
@@ -91,39 +85,19 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
 
     def _counts(self, age: Tensor, size: int) -> list[int]:
         """Rows of each batch in a minibatch of ``size``, which they add up to."""
-        exact = self._shares_of(age).double()
+        exact = torch.ones(len(age), dtype=torch.float64)
+        if self.shares is not None:
+            if int(age[-1]) >= len(self.shares):
+                raise ValueError(
+                    f"shares={self.shares} and a batch of age {int(age[-1])} in use: give as many "
+                    "shares as the buffer keeps batches"
+                )
+            exact = torch.tensor(self.shares)[age.cpu()].double()
         exact = exact / exact.sum() * size
         counts = exact.floor()
         left = size - int(counts.sum())
         counts[(exact - counts).argsort(descending=True, stable=True)[:left]] += 1
         return counts.long().tolist()
-
-    def _shares_of(self, age: Tensor) -> Tensor:
-        if self.shares is None:
-            return torch.ones(len(age))
-        if isinstance(self.shares, tuple):
-            if int(age[-1]) >= len(self.shares):
-                raise ValueError(
-                    f"shares={list(self.shares)} end at age {len(self.shares) - 1}, and a batch of "
-                    f"age {int(age[-1])} is in use: give as many shares as the buffer keeps batches"
-                )
-            return torch.tensor(self.shares)[age.cpu()]
-        return _check_shares(self.shares(age), len(age)).cpu()
-
-
-def _check_shares(shares: Any, number: int) -> Tensor:
-    """The shares if they are ``number`` numbers of at least 0, not all of them 0."""
-    if (
-        not isinstance(shares, Tensor)
-        or shares.shape != (number,)
-        or not (shares.isfinite() & (shares >= 0)).all()
-        or not shares.sum() > 0
-    ):
-        raise ValueError(
-            f"shares={shares} of {number} ages: give one finite number of at least 0 for each, not "
-            "all of them 0"
-        )
-    return shares
 
 
 def _passes(rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:

@@ -36,8 +36,11 @@ _CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
 _NUM_BATCHES = {"ppo": 1, "amber": 8}
 _DROP_FACTOR = 0.25
 _LEARNING_RATE = 3e-4
-_OWN = {"num_batches", "clip_epsilon", "drop_factor", "scale_minibatch", "minibatches"}
-_OWN |= {"learning_rate"}  # options with a field of their own in a Setup
+_OWN = (
+    *("num_batches", "clip_epsilon", "drop_factor", "scale_minibatch", "minibatches"),
+    "learning_rate",
+)
+"""Options with a field of their own in a Setup, in the order in which a name says them."""
 _CONTROL = "ppo_clip0.4"
 """PPO with AMBER's clip range: what AMBER is wherever it uses the newest batch alone."""
 
@@ -97,41 +100,23 @@ class Setup:
         )
         if not known:
             return cls(method, others=others)
-        drop = config["drop_factor"]
-        return cls(
-            method,
-            config["num_batches"],
-            config["clip_epsilon"],
-            None if drop is None else float(drop),
-            config["scale_minibatch"],
-            config["minibatches"],
-            config["learning_rate"],
-            others=others,
-        )
+        own = {name: config[name] for name in _OWN}
+        if own["drop_factor"] is not None:
+            own["drop_factor"] = float(own["drop_factor"])
+        return cls(method, **own, others=others)
 
     @property
     def name(self) -> str:
         """The method and what differs from its default, such as ``amber_drop0.1``."""
-        words = {name: _word(name, value) for name, value in self.others}
-        parts = [self.method]
-        if size := words.pop("frames_per_batch", None):
-            parts.append(size)
-        if self.method not in _CLIP_EPSILON:
-            return "_".join([*parts, *words.values()])
-        if self.num_batches != _NUM_BATCHES.get(self.method):
-            parts.append(_word("num_batches", self.num_batches))
-        parts += words.values()
-        if self.clip_epsilon not in (None, _CLIP_EPSILON[self.method]):
-            parts.append(_word("clip_epsilon", self.clip_epsilon))
-        if self.drop_factor not in (None, _DROP_FACTOR):
-            parts.append(_word("drop_factor", self.drop_factor))
-        if not self.scale_minibatch:
-            parts.append(_word("scale_minibatch", False))
-        if self.minibatches != "uniform":
-            parts.append(_word("minibatches", self.minibatches))
-        if self.learning_rate != _LEARNING_RATE:
-            parts.append(_word("learning_rate", self.learning_rate))
-        return "_".join(parts)
+        said, own = dict(self.others), {}
+        if self.method in _CLIP_EPSILON:
+            usual = {name: getattr(self.default, name) for name in _OWN}
+            usual["num_batches"] = _NUM_BATCHES.get(self.method)
+            own = {name: getattr(self, name) for name in _OWN}
+            own = {name: v for name, v in own.items() if v is not None and v != usual[name]}
+        order = dict.fromkeys(["frames_per_batch", "num_batches", *said, *own])
+        words = (_word(name, (said | own)[name]) for name in order if name in said | own)
+        return "_".join([self.method, *words])
 
     @property
     def paper_family(self) -> str | None:
