@@ -221,15 +221,6 @@ make_env("BipedalWalker-v3", 1).close()
     assert 'pip install "gymnasium[box2d]"' in of_box2d
 
 
-def test_mujoco_warns_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amber_trl.envs._mujoco._LOGGED", set())
-    for _ in range(2):
-        make_env("HalfCheetah-v5", 2).close()
-    assert [record.message.count("settotalmass") for record in caplog.records] == [1]
-
-
 def test_an_id_may_name_its_module() -> None:
     make_env("gymnasium.envs:Pendulum-v1", 1).close()
     with pytest.raises(ImportError, match="no_such_module"):
@@ -322,8 +313,10 @@ def test_mujoco_warns_of_a_model_once_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make_env("HalfCheetah-v5", 3).close()
-    assert len(caplog.messages) == len(set(caplog.messages))
+    monkeypatch.setattr("amber_trl.envs._mujoco._LOGGED", set())
+    for _ in range(2):
+        make_env("HalfCheetah-v5", 3).close()
+    assert [message.count("settotalmass") for message in caplog.messages] == [1]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,49 +2,57 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
+from amber_trl.__main__ import main as amber_trl
 from amber_trl.runs import find_policy, load_policy
 from tests.recipes.conftest import run_script
 from tests.runs.left import last_state, read_rows, read_tables, stopping
 
 
-def _ppo(*options: str | Path) -> subprocess.CompletedProcess[str]:
-    return run_script("ppo_amber_mujoco", *options, "--no-progress")
+def _main(recipe: ModuleType, *words: str | Path) -> Any:
+    """Runs a command line in this process; the exit code, or the error that it ends with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["recipe.py", *map(str, words)])
+        try:
+            return recipe.main()
+        except SystemExit as left:
+            return left.code
 
 
-_SMALL = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "1024", "--setup", "amber")
+_SMALL = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "1024")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    done = _ppo(*_SMALL, "--run-dir", run_dir)
-    assert done.returncode == 0, done.stderr
+    assert _main(ppo, *_SMALL, "--run-dir", run_dir) == 0
     return run_dir
 
 
-def test_resuming_a_finished_run_says_what_else_there_is(finished: Path) -> None:
+def test_resuming_a_finished_run_says_what_else_there_is(
+    ppo: ModuleType, finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     before = read_tables(finished)
-    done = _ppo("--resume", finished)
-    assert done.returncode == 0
+    assert _main(ppo, "--resume", finished) == 0
     for words in ("is finished", f"--extend {finished}", f"--init-from {finished}"):
-        assert words in done.stderr
+        assert words in caplog.text
     assert read_tables(finished) == before
 
 
-def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Path) -> None:
+def test_another_run_starts_from_its_networks_alone(
+    ppo: ModuleType, finished: Path, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     options = ("--setup", "ppo", "--learning-rate", "1e-12", "--critic-coeff", "0.5")
-    done = _ppo(*_SMALL, *options, "--run-dir", run_dir, "--init-from", finished)
-    assert done.returncode == 0, done.stderr
+    assert _main(ppo, *_SMALL, *options, "--run-dir", run_dir, "--init-from", finished) == 0
     theirs, ours = last_state(finished, "loss"), last_state(run_dir, "loss")
     weights = [name for name in theirs if name.endswith(("weight", "bias", "log_std"))]
     assert len(weights) == 13
@@ -57,28 +65,25 @@ def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Pa
     assert json.loads((run_dir / "config.json").read_text())["init_from"] == str(finished)
 
 
-def test_networks_of_another_shape_are_refused(finished: Path, tmp_path: Path) -> None:
+def test_networks_of_another_shape_are_refused(
+    ppo: ModuleType, finished: Path, tmp_path: Path
+) -> None:
     options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--init-from", finished)
-    done = _ppo(*_SMALL, *options)
-    assert done.returncode == 1
-    assert "error: init_from=" in done.stderr
-    done = _ppo(*_SMALL, "--run-dir", tmp_path / "none", "--init-from", tmp_path / "nowhere")
-    assert "error: init_from=" in done.stderr
+    assert "error: init_from=" in _main(ppo, *_SMALL, *options)
+    nowhere = ("--run-dir", tmp_path / "none", "--init-from", tmp_path / "nowhere")
+    assert "error: init_from=" in _main(ppo, *_SMALL, *nowhere)
     assert not (tmp_path / "none").exists()
 
 
 @pytest.fixture(scope="module")
 def extended(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the finished run, extended by four iterations."""
-    run_dir = _copy(finished, tmp_path_factory.mktemp("extended") / "run")
-    done = _ppo("--extend", run_dir, "--total-frames", "2048")
+    """A copy of the finished run, extended by four iterations in a process of its own."""
+    run_dir = shutil.copytree(finished, tmp_path_factory.mktemp("extended") / "run")
+    options = ("--extend", run_dir, "--total-frames", "2048", "--no-progress")
+    done = run_script("ppo_amber_mujoco", *options)
     assert done.returncode == 0, done.stderr
     assert "from 1024 to 2048 frames" in done.stdout
     return run_dir
-
-
-def _copy(run_dir: Path, to: Path) -> Path:
-    return Path(shutil.copytree(run_dir, to))
 
 
 def test_an_extended_run_goes_on_where_it_was(finished: Path, extended: Path) -> None:
@@ -100,55 +105,49 @@ def test_an_extended_run_goes_on_where_it_was(finished: Path, extended: Path) ->
 def test_an_extended_run_resumes_exactly(
     ppo: ModuleType, finished: Path, extended: Path, tmp_path: Path
 ) -> None:
-    run_dir = _copy(finished, tmp_path / "run")
+    run_dir = shutil.copytree(finished, tmp_path / "run")
     asked = ppo.Config(extend=run_dir, total_frames=2048, progress=False)
     with stopping():
         assert ppo.train(asked)["frames"] == 1280
-    done = _ppo("--extend", run_dir, "--total-frames", "4096")
-    assert "go on with it first (--resume)" in done.stderr
-    assert _ppo("--resume", run_dir).returncode == 0
+    said = _main(ppo, "--extend", run_dir, "--total-frames", "4096")
+    assert "go on with it first (--resume)" in said
+    assert _main(ppo, "--resume", run_dir) == 0
     assert read_tables(run_dir) == read_tables(extended)
 
 
-def test_what_cannot_be_extended_is_said(finished: Path) -> None:
+def test_what_cannot_be_extended_is_said(ppo: ModuleType, finished: Path) -> None:
     for options in ((), ("--total-frames", "1024")):
-        done = _ppo("--extend", finished, *options)
-        assert done.returncode == 1
-        assert "--total-frames" in done.stderr
-    done = _ppo("--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
-    assert "gamma=0.5 contradicts gamma=0.99" in done.stderr
+        assert "--total-frames" in _main(ppo, "--extend", finished, *options)
+    said = _main(ppo, "--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
+    assert "gamma=0.5 contradicts gamma=0.99" in said
 
 
-def test_a2c_is_initialized_and_extended(tmp_path: Path) -> None:
+def test_a2c_is_initialized_and_extended(a2c: ModuleType, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     small = ("--smoke", "--total-frames", "512")
-    assert run_script("a2c_staleness_mujoco", *small, "--run-dir", first).returncode == 0
-    options = ("--run-dir", second, "--init-from", first)
-    done = run_script("a2c_staleness_mujoco", *small, *options)
-    assert done.returncode == 0, done.stderr
+    assert _main(a2c, *small, "--run-dir", first) == 0
+    assert _main(a2c, *small, "--run-dir", second, "--init-from", first) == 0
     assert {v.item() for n, v in last_state(second, "loss").items() if n.endswith("count")} == {
         1024
     }
-    done = run_script("a2c_staleness_mujoco", "--extend", first, "--total-frames", "1024")
-    assert done.returncode == 0, done.stderr
+    assert _main(a2c, "--extend", first, "--total-frames", "1024") == 0
     assert [row["frames"] for row in read_rows(first)] == ["256", "512", "768", "1024"]
 
 
-def test_a_kl_target_ends_the_epochs_early(tmp_path: Path) -> None:
-    done = _ppo(*_SMALL, "--run-dir", tmp_path / "run", "--epochs", "5", "--target-kl", "1e-9")
-    assert done.returncode == 0, done.stderr
+def test_a_kl_target_ends_the_epochs_early(ppo: ModuleType, tmp_path: Path) -> None:
+    options = ("--run-dir", tmp_path / "run", "--epochs", "5", "--target-kl", "1e-9")
+    assert _main(ppo, *_SMALL, *options) == 0
     updates = [int(row["updates"]) for row in read_rows(tmp_path / "run")]
     assert all(number % 4 == 0 for number in updates)  # whole epochs
     assert min(updates) < 20
 
 
 def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
-    finished: Path, tmp_path: Path
+    ppo: ModuleType, finished: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
     options = ("--eval-interval", "2", "--eval-episodes", "3", "--checkpoint-interval", "1")
-    done = _ppo(*_SMALL, *options, "--run-dir", run_dir)
-    assert done.returncode == 0, done.stderr
+    assert _main(ppo, *_SMALL, *options, "--run-dir", run_dir) == 0
     rows = read_rows(run_dir)
     returns = [row.pop("eval_return") for row in rows]
     assert rows == read_rows(finished)
@@ -157,12 +156,10 @@ def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
     assert int(find_policy(run_dir, "best").stem) == best
 
 
-def test_another_activation_is_trained_resumed_and_played(tmp_path: Path) -> None:
+def test_another_activation_is_trained_resumed_and_played(ppo: ModuleType, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = _ppo(*_SMALL, "--run-dir", run_dir, "--activation", "elu", "--eval-interval", "4")
-    assert done.returncode == 0, done.stderr
-    assert _ppo("--resume", run_dir).returncode == 0
+    options = ("--run-dir", run_dir, "--activation", "elu", "--eval-interval", "4")
+    assert _main(ppo, *_SMALL, *options) == 0
+    assert _main(ppo, "--resume", run_dir) == 0
     assert load_policy(run_dir / "policy.pt").arguments["activation"] == "elu"
-    command = [sys.executable, "-m", "amber_trl", "evaluate", str(run_dir), "--episodes", "1"]
-    played = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert played.returncode == 0, played.stderr
+    assert amber_trl(["evaluate", str(run_dir), "--episodes", "1"]) == 0

@@ -36,8 +36,8 @@ def stopping(frames: int = 0, number: signal.Signals = signal.SIGTERM) -> Iterat
     """Sends a signal in the iteration in which a run reaches ``frames``."""
     record = TrainingRun.record
 
-    def stop(run: TrainingRun, *args: Any) -> None:
-        record(run, *args)
+    def stop(run: TrainingRun, *args: Any, **kwargs: Any) -> None:
+        record(run, *args, **kwargs)
         if run.frames >= frames:
             signal.raise_signal(number)
 

@@ -1,7 +1,6 @@
 """ACER: its equations against numbers worked out by hand, then its recipe."""
 
 import json
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torchrl.modules import IndependentNormal
 from amber_trl.modules import ObservationNormalizer, gaussian_actor
 from amber_trl.runs import load_policy
 from amber_trl.training import NonFiniteError
+from tests.runs.left import read_tables, stopping
 
 OPEN = partial(open_run, setup="acer")
 
@@ -170,22 +170,12 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
 ) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     assert train(whole)["exactness"] == "exact"
-    follow, updates = acer.ACERLoss.follow, []
-
-    def stop(loss: acer.ACERLoss) -> None:
-        follow(loss)
-        updates.append(loss)
-        if len(updates) == 12:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(acer.ACERLoss, "follow", stop)
+    with stopping(200):
         stopped = train(run_dir)
     assert (stopped["stopped_by"], stopped["frames"] < 400) == ("SIGTERM", True)
     monkeypatch.setattr("sys.argv", ["acer.py", "--resume", str(run_dir)])
     assert run_recipe(acer.Config, acer.__doc__, OPEN, acer.learn) == 0
-    for name in ("episodes.csv", "iterations.csv"):
-        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
+    assert read_tables(run_dir) == read_tables(whole)
     said = json.loads((run_dir / "config.json").read_text())
     assert said.items() >= {"setup": "acer", "protocol": "paper", "time_limits": "terminal"}.items()
     assert load_policy(run_dir / "policy.pt").env_id == "Pendulum-v1"
