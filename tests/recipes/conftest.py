@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,16 @@ def run_script(
     return subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
     )
+
+
+def run_main(recipe: ModuleType, *words: str | Path) -> Any:
+    """Runs a command line in this process; the exit code, or the error that it ends with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [f"{recipe.__name__}.py", *map(str, words)])
+        try:
+            return recipe.main()
+        except SystemExit as left:
+            return left.code
 
 
 @pytest.fixture(scope="session")

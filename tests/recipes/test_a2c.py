@@ -1,5 +1,4 @@
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -7,7 +6,7 @@ import pytest
 import torch
 
 from amber_trl.training import NonFiniteError
-from tests.recipes.conftest import RECIPES
+from tests.recipes.conftest import RECIPES, run_main
 from tests.runs.left import read_rows, read_tables, stopping
 
 
@@ -37,13 +36,12 @@ def test_smoke_keeps_what_is_given(a2c: ModuleType, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_text())["frames_per_batch"] == 128
 
 
-def test_it_resumes(a2c: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes(a2c: ModuleType, tmp_path: Path) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     a2c.train(a2c.Config(smoke=True, run_dir=whole))
     with stopping():
         assert a2c.train(a2c.Config(smoke=True, run_dir=run_dir))["stopped_by"] == "SIGTERM"
-    monkeypatch.setattr(sys, "argv", ["a2c_staleness_mujoco.py", "--resume", str(run_dir)])
-    assert a2c.main() == 0
+    assert run_main(a2c, "--resume", run_dir) == 0
     assert read_tables(run_dir) == read_tables(whole)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from amber_trl.__main__ import main
 from amber_trl.modules import gaussian_actor
 from amber_trl.runs import Policy, load_policy
-from tests.recipes.conftest import run_script
+from tests.recipes.conftest import run_main, run_script
 from tests.runs.left import read_rows, read_tables, stopping
 
 OWN = "tests.recipes.own_parts"
@@ -52,15 +51,12 @@ def test_the_run_is_by_the_parts_that_were_named(run_dir: Path) -> None:
     assert 0 < float(last["staleness_0"]) < float(last["importance_ratio_0"]) - 1
 
 
-def test_it_resumes_to_the_same_bits(
-    ppo: ModuleType, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_resumes_to_the_same_bits(ppo: ModuleType, run_dir: Path, tmp_path: Path) -> None:
     ours = tmp_path / "run"
     config = {**SMALL, **NAMED, "run_dir": ours, "progress": False}
     with stopping():
         assert ppo.train(ppo.Config(**config))["stopped_by"] == "SIGTERM"
-    monkeypatch.setattr(sys, "argv", ["ppo_amber_mujoco.py", "--resume", str(ours)])
-    assert ppo.main() == 0
+    assert run_main(ppo, "--resume", ours) == 0
     assert read_tables(ours) == read_tables(run_dir)
 
 

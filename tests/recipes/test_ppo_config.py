@@ -3,12 +3,13 @@
 import dataclasses
 import inspect
 import math
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.recipes.conftest import run_main
 
 
 def _resolve(ppo: ModuleType, **options: Any) -> Any:
@@ -164,18 +165,11 @@ def test_every_number_has_a_range(ppo: ModuleType) -> None:
             assert "Range" in str(field.type), field.name
 
 
-def _main(ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
-    monkeypatch.setattr(sys, "argv", ["ppo_amber_mujoco.py", *options])
-    with pytest.raises(SystemExit) as raised:
-        ppo.main()
-    return raised.value.code
-
-
 def test_help_explains_each_field(
     ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert _main(ppo, monkeypatch, "--help") == 0
+    assert run_main(ppo, "--help") == 0
     shown = capsys.readouterr().out
     source = inspect.getsource(ppo.Config)
     for field in dataclasses.fields(ppo.Config):
@@ -209,16 +203,14 @@ def test_the_command_line_says_what_is_wrong_and_leaves_nothing(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = _main(ppo, monkeypatch, *options)
+    code = run_main(ppo, *options)
     assert code.startswith("error: ")
     assert message in code
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_command_line_does_not_overwrite_a_run(
-    ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_line_does_not_overwrite_a_run(ppo: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "episodes.csv").write_text("kept")
-    code = _main(ppo, monkeypatch, "--env-id", "Pendulum-v1", "--run-dir", str(tmp_path))
+    code = run_main(ppo, "--env-id", "Pendulum-v1", "--run-dir", str(tmp_path))
     assert "already holds a run" in code
     assert (tmp_path / "episodes.csv").read_text() == "kept"

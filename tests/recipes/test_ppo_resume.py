@@ -20,7 +20,7 @@ from command_line import saved_config as _saved_config
 from ppo_amber_config import EffectiveConfig
 
 from amber_trl.checkpoints import list_checkpoints
-from tests.recipes.conftest import RECIPES, run_script
+from tests.recipes.conftest import RECIPES, run_main, run_script
 from tests.runs.left import last_state, read_rows, read_tables, stopping
 
 _SCRIPT = str(RECIPES / "ppo_amber_mujoco.py")
@@ -42,10 +42,6 @@ def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
     assert summary["frames"] == frames
     assert summary["interrupted"]
     return summary
-
-
-def _resume(run_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run_script("ppo_amber_mujoco", "--resume", run_dir, "--no-progress", *options)
 
 
 def _result(run_dir: Path) -> tuple[list[bytes], Any]:
@@ -93,7 +89,7 @@ def test_resumed_twice_is_byte_identical(
     run_dir = tmp_path / "stopped"
     _train_until(ppo, _config(ppo, run_dir, **options), 512)  # a partly filled buffer
     _train_until(ppo, saved_config(run_dir), 1536)
-    assert _resume(run_dir).returncode == 0
+    ppo.train(saved_config(run_dir))
     _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["exactness"], summary["reasons"]) == ("exact", [])
@@ -104,7 +100,8 @@ def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path
     options = {"compile": "on", "total_frames": 1024, "hidden_sizes": (8,)}
     ppo.train(_config(ppo, tmp_path / "whole", **options))
     _train_until(ppo, _config(ppo, tmp_path / "stopped", **options), 512)
-    assert _resume(tmp_path / "stopped").returncode == 0
+    resumed = ("--resume", tmp_path / "stopped", "--no-progress")
+    assert run_script("ppo_amber_mujoco", *resumed).returncode == 0
     _assert_equal(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
 
 
@@ -171,16 +168,14 @@ def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     _train_until(ppo, _config(ppo, run_dir, seed=3, drop_factor=math.inf), 512)
     before = (run_dir / "iterations.csv").read_bytes()
-    refused = _resume(run_dir, "--seed", "0")  # which is also the default
-    assert refused.returncode == 1
-    assert "seed=0 contradicts seed=3" in refused.stderr
-    refused = _resume(run_dir, "--total-frames", "5000")
-    assert "total_frames=5000 contradicts total_frames=2560" in refused.stderr
+    for words, said in (
+        (("--seed", "0"), "seed=0 contradicts seed=3"),  # 0 is also the default
+        (("--total-frames", "5000"), "total_frames=5000 contradicts total_frames=2560"),
+    ):
+        assert said in run_main(ppo, "--resume", run_dir, *words)
     assert (run_dir / "iterations.csv").read_bytes() == before
-    moved = tmp_path / "moved"
-    shutil.move(run_dir, moved)
-    done = _resume(moved, "--seed", "3")
-    assert done.returncode == 0, done.stderr
+    shutil.move(run_dir, moved := tmp_path / "moved")
+    assert run_main(ppo, "--resume", moved, "--seed", "3", "--no-progress") == 0
 
 
 def test_a_configuration_of_another_version_is_refused(ppo: ModuleType, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import shlex
 import shutil
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,12 @@ from study.read import read_finished_run
 from study.setups import Setup
 
 from amber_trl.runs import RunDirectory
-from tests.recipes.conftest import RECIPES
+from tests.recipes.conftest import RECIPES, run_main
 
 
 def _grid(**options: Any) -> list[grid.Job]:
     given = {"tasks": ("Pendulum-v1",), "setups": ("amber",), "seeds": (0,)}
     return recipe.grid(recipe.Config(**given | options))["main"]
-
-
-def _main(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
-    monkeypatch.setattr(sys, "argv", ["reproduce_paper.py", *options])
-    try:
-        return recipe.main()
-    except SystemExit as left:
-        return left.code
 
 
 @pytest.mark.parametrize(
@@ -170,7 +161,7 @@ def test_wrong_arguments_are_refused_before_any_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = _main(monkeypatch, "--tasks", "Pendulum-v1", *options)
+    code = run_main(recipe, "--tasks", "Pendulum-v1", *options)
     assert code.startswith("error: ")
     assert message in code
     assert not (tmp_path / "study").exists()
@@ -194,12 +185,12 @@ def _copy(finished: grid.Job, study: Path) -> grid.Job:
 
 
 def test_finished_runs_are_left_alone(
-    finished: grid.Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: grid.Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--study", str(finished.run_dir.parents[2]), *_SMOKE, "--setups", "amber"]
     before = {path: path.stat().st_mtime_ns for path in finished.run_dir.iterdir()}
-    assert _main(monkeypatch, *options) == 0
-    assert _main(monkeypatch, *options, "ppo", "--dry-run") == 0
+    assert run_main(recipe, *options) == 0
+    assert run_main(recipe, *options, "ppo", "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "finished    paper/Pendulum-v1/amber-seed0\n" in shown
     assert "new         paper/Pendulum-v1/ppo-seed0 python recipes/ppo_amber_mujoco.py" in shown
@@ -208,13 +199,13 @@ def test_finished_runs_are_left_alone(
 
 
 def test_a_run_with_other_options_is_never_replaced(
-    finished: grid.Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: grid.Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--study", str(finished.run_dir.parents[2]), *_SMOKE, "--setups", "amber"]
     options += ["--total-frames", "512"]
-    code = _main(monkeypatch, *options)
+    code = run_main(recipe, *options)
     assert f"{finished.run_dir} holds a run with total_frames=2560 instead of 512" in code
-    assert _main(monkeypatch, *options, "--dry-run") == 0
+    assert run_main(recipe, *options, "--dry-run") == 0
     assert "other       paper/Pendulum-v1/amber-seed0\n" in capsys.readouterr().out
     assert runs.state(finished) == "finished"
 
@@ -250,12 +241,12 @@ def test_a_run_that_another_process_has_open_is_left_to_it(
 
 
 def test_the_archive_holds_the_run_and_is_the_same_each_time(
-    finished: grid.Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    finished: grid.Job, tmp_path: Path
 ) -> None:
     study = str(finished.run_dir.parents[2])
     options = ["--study", study, *_SMOKE, "--setups", "amber", "ppo", "--archive"]
     for name in ("one", "one", "two"):
-        assert _main(monkeypatch, *options, str(tmp_path / name)) == 0
+        assert run_main(recipe, *options, str(tmp_path / name)) == 0
     one, two = (tmp_path / name / "paper/Pendulum-v1.zip" for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
     with zipfile.ZipFile(one) as zipped:

@@ -2,29 +2,16 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
 from amber_trl.__main__ import main as amber_trl
 from amber_trl.runs import find_policy, load_policy
-from tests.recipes.conftest import run_script
+from tests.recipes.conftest import run_main, run_script
 from tests.runs.left import last_state, read_rows, read_tables, stopping
-
-
-def _main(recipe: ModuleType, *words: str | Path) -> Any:
-    """Runs a command line in this process; the exit code, or the error that it ends with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["recipe.py", *map(str, words)])
-        try:
-            return recipe.main()
-        except SystemExit as left:
-            return left.code
-
 
 _SMALL = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "1024")
 
@@ -33,7 +20,7 @@ _SMALL = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "1024")
 def finished(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    assert _main(ppo, *_SMALL, "--run-dir", run_dir) == 0
+    assert run_main(ppo, *_SMALL, "--run-dir", run_dir) == 0
     return run_dir
 
 
@@ -41,7 +28,7 @@ def test_resuming_a_finished_run_says_what_else_there_is(
     ppo: ModuleType, finished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = read_tables(finished)
-    assert _main(ppo, "--resume", finished) == 0
+    assert run_main(ppo, "--resume", finished) == 0
     for words in ("is finished", f"--extend {finished}", f"--init-from {finished}"):
         assert words in caplog.text
     assert read_tables(finished) == before
@@ -52,7 +39,7 @@ def test_another_run_starts_from_its_networks_alone(
 ) -> None:
     run_dir = tmp_path / "run"
     options = ("--setup", "ppo", "--learning-rate", "1e-12", "--critic-coeff", "0.5")
-    assert _main(ppo, *_SMALL, *options, "--run-dir", run_dir, "--init-from", finished) == 0
+    assert run_main(ppo, *_SMALL, *options, "--run-dir", run_dir, "--init-from", finished) == 0
     theirs, ours = last_state(finished, "loss"), last_state(run_dir, "loss")
     weights = [name for name in theirs if name.endswith(("weight", "bias", "log_std"))]
     assert len(weights) == 13
@@ -69,9 +56,9 @@ def test_networks_of_another_shape_are_refused(
     ppo: ModuleType, finished: Path, tmp_path: Path
 ) -> None:
     options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--init-from", finished)
-    assert "error: init_from=" in _main(ppo, *_SMALL, *options)
+    assert "error: init_from=" in run_main(ppo, *_SMALL, *options)
     nowhere = ("--run-dir", tmp_path / "none", "--init-from", tmp_path / "nowhere")
-    assert "error: init_from=" in _main(ppo, *_SMALL, *nowhere)
+    assert "error: init_from=" in run_main(ppo, *_SMALL, *nowhere)
     assert not (tmp_path / "none").exists()
 
 
@@ -109,34 +96,34 @@ def test_an_extended_run_resumes_exactly(
     asked = ppo.Config(extend=run_dir, total_frames=2048, progress=False)
     with stopping():
         assert ppo.train(asked)["frames"] == 1280
-    said = _main(ppo, "--extend", run_dir, "--total-frames", "4096")
+    said = run_main(ppo, "--extend", run_dir, "--total-frames", "4096")
     assert "go on with it first (--resume)" in said
-    assert _main(ppo, "--resume", run_dir) == 0
+    assert run_main(ppo, "--resume", run_dir) == 0
     assert read_tables(run_dir) == read_tables(extended)
 
 
 def test_what_cannot_be_extended_is_said(ppo: ModuleType, finished: Path) -> None:
     for options in ((), ("--total-frames", "1024")):
-        assert "--total-frames" in _main(ppo, "--extend", finished, *options)
-    said = _main(ppo, "--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
+        assert "--total-frames" in run_main(ppo, "--extend", finished, *options)
+    said = run_main(ppo, "--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
     assert "gamma=0.5 contradicts gamma=0.99" in said
 
 
 def test_a2c_is_initialized_and_extended(a2c: ModuleType, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     small = ("--smoke", "--total-frames", "512")
-    assert _main(a2c, *small, "--run-dir", first) == 0
-    assert _main(a2c, *small, "--run-dir", second, "--init-from", first) == 0
+    assert run_main(a2c, *small, "--run-dir", first) == 0
+    assert run_main(a2c, *small, "--run-dir", second, "--init-from", first) == 0
     assert {v.item() for n, v in last_state(second, "loss").items() if n.endswith("count")} == {
         1024
     }
-    assert _main(a2c, "--extend", first, "--total-frames", "1024") == 0
+    assert run_main(a2c, "--extend", first, "--total-frames", "1024") == 0
     assert [row["frames"] for row in read_rows(first)] == ["256", "512", "768", "1024"]
 
 
 def test_a_kl_target_ends_the_epochs_early(ppo: ModuleType, tmp_path: Path) -> None:
     options = ("--run-dir", tmp_path / "run", "--epochs", "5", "--target-kl", "1e-9")
-    assert _main(ppo, *_SMALL, *options) == 0
+    assert run_main(ppo, *_SMALL, *options) == 0
     updates = [int(row["updates"]) for row in read_rows(tmp_path / "run")]
     assert all(number % 4 == 0 for number in updates)  # whole epochs
     assert min(updates) < 20
@@ -147,7 +134,7 @@ def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
 ) -> None:
     run_dir = tmp_path / "run"
     options = ("--eval-interval", "2", "--eval-episodes", "3", "--checkpoint-interval", "1")
-    assert _main(ppo, *_SMALL, *options, "--run-dir", run_dir) == 0
+    assert run_main(ppo, *_SMALL, *options, "--run-dir", run_dir) == 0
     rows = read_rows(run_dir)
     returns = [row.pop("eval_return") for row in rows]
     assert rows == read_rows(finished)
@@ -159,7 +146,7 @@ def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
 def test_another_activation_is_trained_resumed_and_played(ppo: ModuleType, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     options = ("--run-dir", run_dir, "--activation", "elu", "--eval-interval", "4")
-    assert _main(ppo, *_SMALL, *options) == 0
-    assert _main(ppo, "--resume", run_dir) == 0
+    assert run_main(ppo, *_SMALL, *options) == 0
+    assert run_main(ppo, "--resume", run_dir) == 0
     assert load_policy(run_dir / "policy.pt").arguments["activation"] == "elu"
     assert amber_trl(["evaluate", str(run_dir), "--episodes", "1"]) == 0
