@@ -7,14 +7,14 @@ where ``pi_old`` is the behaviour policy that collected the frame. The paper is 
 """
 
 import math
-from numbers import Real
 
 import torch
 from torch import Tensor
 
+from amber_trl._checks import check_number
+
 __all__ = [
     "average_importance_ratio",
-    "check_drop_factor",
     "effective_sample_size",
     "gae_v",
     "is_stale",
@@ -57,17 +57,7 @@ def mean_abs_deviation(log_ratio: Tensor, dim: int = -1) -> Tensor:
     r"""Mean distance of the importance ratio from 1: :math:`d = \frac1N \sum_n |e^{x_n} - 1|`.
 
     This is ``R' - 1`` of :func:`average_importance_ratio`, computed without the cancellation of
-    the subtraction.
-
-    Args:
-        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
-        dim: the dimension of the ``N`` frames. Defaults to the last.
-
-    Returns:
-        ``d >= 0``, of ``log_ratio``'s shape without ``dim``.
-
-    Raises:
-        ValueError: if ``log_ratio`` is not floating or has no frames.
+    the subtraction, and at least 0. Arguments and errors are those of that function.
 
     Examples:
         >>> mean_abs_deviation(torch.tensor([0.5, 1.0, 3.0]).log())
@@ -115,17 +105,8 @@ def kl_estimate(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     .. math:: \frac1N \sum_n \left(e^{x_n} - 1 - x_n\right)
 
-    Unbiased and never negative (Schulman, *Approximating KL Divergence*, 2020).
-
-    Args:
-        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
-        dim: the dimension of the ``N`` frames. Defaults to the last.
-
-    Returns:
-        The estimate in nats, of ``log_ratio``'s shape without ``dim``.
-
-    Raises:
-        ValueError: if ``log_ratio`` is not floating or has no frames.
+    In nats, unbiased and never negative (Schulman, *Approximating KL Divergence*, 2020). Arguments
+    and errors are those of :func:`average_importance_ratio`.
 
     Examples:
         >>> kl_estimate(torch.tensor([0.5, 1.0, 3.0]).log())
@@ -142,18 +123,8 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     It does not change when all ratios are multiplied by one number: a batch whose ratios are all 5
     has an effective share of 1. So it is computed from ratios relative to the largest, of which
-    none overflows.
-
-    Args:
-        log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
-        dim: the dimension of the ``N`` frames. Defaults to the last.
-
-    Returns:
-        A share in ``(0, 1]``, of ``log_ratio``'s shape without ``dim``; NaN where the largest
-        log-ratio is not finite.
-
-    Raises:
-        ValueError: if ``log_ratio`` is not floating or has no frames.
+    none overflows. The share is in ``(0, 1]``, or NaN where the largest log-ratio is not finite.
+    Arguments and errors are those of :func:`average_importance_ratio`.
 
     Examples:
         >>> effective_sample_size(torch.tensor([0.5, 1.0, 3.0]).log())
@@ -179,44 +150,16 @@ def is_stale(staleness: Tensor, drop_factor: float) -> Tensor:
         A boolean tensor of ``staleness``'s shape.
 
     Raises:
-        ValueError: if ``drop_factor`` is negative or NaN.
+        TypeError: if ``drop_factor`` is not a number.
+        ValueError: if it is negative or NaN.
 
     Examples:
         >>> is_stale(torch.tensor([0.0, 0.25, 0.26, torch.nan]), 0.25)
         tensor([False, False,  True,  True])
     """
-    check_drop_factor(drop_factor)
-    if math.isinf(drop_factor):
+    if math.isinf(check_number("drop_factor", drop_factor)):
         return torch.zeros_like(staleness, dtype=torch.bool)
     return ~(staleness.isfinite() & (staleness <= drop_factor))
-
-
-def check_drop_factor(drop_factor: float) -> float:
-    """Return ``drop_factor`` as a float if it lies in ``[0, inf]``.
-
-    Args:
-        drop_factor: the batch drop factor ``eps_b``.
-
-    Returns:
-        The same number.
-
-    Raises:
-        ValueError: if it is negative, NaN or not a number.
-
-    Examples:
-        >>> check_drop_factor(0.25)
-        0.25
-    """
-    if isinstance(drop_factor, bool) or not isinstance(drop_factor, Real):
-        raise ValueError(
-            f"drop_factor={drop_factor!r} is not a number: give one in [0, inf], inf keeping all"
-        )
-    if not drop_factor >= 0:
-        raise ValueError(
-            f"drop_factor={drop_factor} is out of range: give one in [0, inf], 0.25 being the "
-            "paper's and inf keeping every batch"
-        )
-    return float(drop_factor)
 
 
 def linear_anneal(initial: float, frames: int, total_frames: int) -> float:
@@ -332,21 +275,8 @@ def vtrace(
     because a loss with an importance ratio brings its own. TorchRL's ``vtrace_advantage_estimate``
     returns the product; its ``VTrace`` takes the current log-probability of newly drawn actions.
 
-    Args:
-        gamma: as for :func:`gae_v`, like all others.
-        lmbda: 1 is the paper's main form.
-        value: ``[..., T]``.
-        next_value: ``[..., T]``.
-        reward: ``[..., T]``.
-        done: ``[..., T]``.
-        terminated: ``[..., T]``.
-        log_ratio: ``[..., T]``.
-
-    Returns:
-        Advantages and value targets, each ``[..., T]``.
-
-    Raises:
-        ValueError: if shapes differ.
+    Arguments, results and errors are those of :func:`gae_v`; a ``lmbda`` of 1 is the paper's main
+    form.
 
     Examples:
         >>> one, no = torch.ones(2), torch.zeros(2, dtype=torch.bool)

@@ -21,11 +21,7 @@ from amber_trl._actors import (
     sum_of_heads,
 )
 from amber_trl._checks import check_integer, check_number
-from amber_trl.functional import (
-    check_drop_factor,
-    effective_sample_size,
-    per_dimension_deviation,
-)
+from amber_trl.functional import effective_sample_size, per_dimension_deviation
 from amber_trl.transforms._metrics import (
     OF_LOG_RATIO,
     DistributionMetric,
@@ -136,7 +132,7 @@ class ISStalenessFilter(Transform):
         self._drop_factor = (
             drop_factor.max_drop_factor
             if isinstance(drop_factor, DropFactorController)
-            else check_drop_factor(drop_factor)
+            else check_number("drop_factor", drop_factor)
         )
         self._action_keys = None if action_key is None else [unravel_key(action_key)]
         self._log_prob_keys = None if log_prob_key is None else [unravel_key(log_prob_key)]
@@ -155,7 +151,7 @@ class ISStalenessFilter(Transform):
                 f"drop_factor={value} for a filter whose drop factor {self.controller} chooses: "
                 "build the filter with a number, or leave it to the controller"
             )
-        self._drop_factor = check_drop_factor(value)
+        self._drop_factor = check_number("drop_factor", value)
 
     @property
     def actor(self) -> ProbabilisticTensorDictSequential:
@@ -253,17 +249,9 @@ class ISStalenessFilter(Transform):
         )
 
     def select(self, tensordict: TensorDictBase, age: Tensor | None = None) -> TensorDictBase:
-        """The frames of the batches in use, for any loss.
+        """The frames of the batches in use, for any loss; ``[0]`` if no batch is in use.
 
-        Args:
-            tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
-            age: as in :meth:`measure`.
-
-        Returns:
-            A TensorDict ``[frames in use]``, empty if no batch is in use.
-
-        Raises:
-            KeyError, ValueError, RuntimeError: as :meth:`measure` does.
+        Arguments and errors are those of :meth:`measure`.
         """
         active = self.measure(tensordict, age)["active"]
         batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
@@ -279,14 +267,8 @@ class ISStalenessFilter(Transform):
         NaN, as ``0 * inf``), and counts them when it normalises advantages and in its metrics.
         :meth:`select` has no such limits.
 
-        Args:
-            tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
-
-        Returns:
-            The same TensorDict with a boolean mask of its batch size, True for frames in use.
-
-        Raises:
-            KeyError, ValueError, RuntimeError: as :meth:`measure` does.
+        Arguments and errors are those of :meth:`measure`, without ages. The mask is boolean and has
+        the batch size of the TensorDict, which is returned.
         """
         active = self.measure(tensordict)["active"]
         mask = active if tensordict.ndim == 1 else active[:, None]

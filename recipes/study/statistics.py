@@ -43,13 +43,9 @@ def probability_of_improvement(better: Scores, than: Scores) -> _Array:
     """Probability that a run of one setup scores above a run of another, averaged over tasks.
 
     On each task this is the share of pairs of runs in which the first is above, where ties count half
-    (the Mann-Whitney statistic over the number of pairs).
-
-    Raises:
-        ValueError: if the two do not have the same tasks.
+    (the Mann-Whitney statistic over the number of pairs). Both setups have the same tasks.
     """
     ours, theirs = _arrays(better), _arrays(than)
-    _check_same_tasks(ours, theirs)
     shares = []
     for task, array in ours.items():
         above = array[..., :, None] - theirs[task][..., None, :]
@@ -78,19 +74,12 @@ def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, _Array]
     of setups, so give that list beside it.
 
     Args:
-        scores: by setup and task, ``[..., seeds]``; every setup must have the same tasks.
+        scores: by setup and task, ``[..., seeds]``; every setup has the same tasks.
 
     Returns:
         ``[...]`` by setup; they sum to 0.
-
-    Raises:
-        ValueError: if there are fewer than two setups, or two have different tasks.
     """
-    if len(scores) < 2:
-        raise ValueError(f"scores of {list(scores)}: give two or more setups to compare")
     tasks = next(iter(scores.values()))
-    for setup in scores.values():
-        _check_same_tasks(tasks, setup)
     total = np.zeros(())
     for task in tasks:
         means = np.stack([_array(task, setup[task]).mean(-1) for setup in scores.values()])
@@ -122,12 +111,9 @@ def bootstrap(
         task has a single seed.
 
     Raises:
-        ValueError: if no group is given, a group has no task or a task no seed, or a score is not
-            finite.
+        ValueError: if a task has no seed, or a score is not finite.
     """
     arrays = [_arrays(group) for group in groups]
-    if not arrays:
-        raise ValueError("bootstrap was given no scores: give one mapping per setup")
     samples = [array for group in arrays for array in group.values()]
     value = float(statistic(*arrays))
     sizes = [len(sample) for sample in samples]
@@ -157,13 +143,7 @@ def bootstrap(
 def normalize(
     scores: Scores, low: Mapping[str, float], high: Mapping[str, float]
 ) -> dict[str, _Array]:
-    """Scores on a scale where ``low`` of their task is 0 and ``high`` is 1.
-
-    Raises:
-        KeyError: if a task has no constants.
-    """
-    if lacking := [task for task in scores if task not in low or task not in high]:
-        raise KeyError(f"no reference constants for {lacking}: leave them out, or add constants")
+    """Scores on a scale where ``low`` of their task is 0 and ``high`` is 1."""
     return {t: (array - low[t]) / (high[t] - low[t]) for t, array in _arrays(scores).items()}
 
 
@@ -194,8 +174,6 @@ def welch_difference(
 
 
 def _arrays(scores: Scores) -> dict[str, _Array]:
-    if not scores:
-        raise ValueError("scores of no task given: give at least one")
     return {task: _array(task, values) for task, values in scores.items()}
 
 
@@ -206,8 +184,3 @@ def _array(task: str, values: ArrayLike) -> _Array:
     if not np.isfinite(array).all():
         raise ValueError(f"a score of {task} is not finite: leave the run out, and say so")
     return array
-
-
-def _check_same_tasks(ours: Scores, theirs: Scores) -> None:
-    if alone := sorted(set(ours) ^ set(theirs)):
-        raise ValueError(f"scores of different tasks: {alone} only on one side; leave them out")

@@ -154,19 +154,10 @@ def test_bootstrap_of_one_seed_has_no_interval() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: mean_score({}), "task"),
         (lambda: mean_score({"a": []}), "for a"),
         (lambda: mean_score({"a": [1.0, math.nan]}), "of a "),
-        (lambda: probability_of_improvement({"a": [1.0]}, {"b": [1.0]}), r"\['a', 'b'\]"),
-        (lambda: average_normalized_scores({"x": {"a": [1.0]}}), "two"),
-        (lambda: bootstrap(mean_score), "bootstrap"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_task_without_reference_is_named() -> None:
-    with pytest.raises(KeyError, match="CartPole"):
-        normalize({"CartPole-v1": [1.0]}, {"Hopper-v5": 0.0}, {"Hopper-v5": 1.0})
