@@ -1,11 +1,10 @@
 """Playing a policy, and what its returns say."""
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -71,6 +70,7 @@ def play(
     seed: int = 0,
     max_frames: int = MAX_FRAMES,
     progress: bool = False,
+    show: Callable[[EnvBase], object] = lambda env: None,
 ) -> Played:
     """Plays episodes in fresh environments.
 
@@ -86,6 +86,7 @@ def play(
             global generator moves.
         max_frames: frames that one episode may last.
         progress: whether to show a progress bar.
+        show: called with the environments after the first reset and each step, to draw them.
 
     Returns:
         Returns and lengths.
@@ -104,37 +105,12 @@ def play(
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """
-    return play_episodes(
-        replace(policy, actor=copy.deepcopy(policy.actor).cpu()),  # wherever it is trained
-        episodes,
-        deterministic=deterministic,
-        seed=seed,
-        max_frames=max_frames,
-        progress=progress,
-    )
-
-
-def play_episodes(
-    policy: Policy,
-    episodes: int,
-    *,
-    deterministic: bool,
-    seed: int,
-    max_frames: int,
-    progress: bool = False,
-    show: Callable[[EnvBase], object] = lambda env: None,
-    **env_kwargs: Any,
-) -> Played:
-    """Plays episodes as :func:`play` does, and calls ``show`` after the first reset and each step.
-
-    The environment is made with the policy's ``env_kwargs`` and these.
-    """
+    policy = replace(policy, actor=deepcopy(policy.actor).cpu())  # wherever it is trained
     check_integer("episodes", episodes)
     check_integer("max_frames", max_frames)
     kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     copies = min(episodes, _COPIES)
-    env_kwargs = {**policy.env_kwargs, **env_kwargs}
-    env = make_env(policy.env_id, copies, seed=seed, wrappers=policy.wrappers, **env_kwargs)
+    env = make_env(policy.env_id, copies, seed=seed, wrappers=policy.wrappers, **policy.env_kwargs)
     left = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
     totals, lengths = torch.zeros(copies, dtype=torch.float64), [0] * copies
     played: list[tuple[float, int]] = []

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from amber_trl.evaluation.playing import MAX_FRAMES, play_episodes
+from amber_trl.evaluation.playing import MAX_FRAMES, play
 from amber_trl.runs import Policy
 
 
@@ -93,14 +94,13 @@ def record_episode(
             contextlib.ExitStack() as opened,
             tqdm(unit="picture", disable=not progress) as bar,
         ):
-            played = play_episodes(
-                policy,
+            played = play(
+                replace(policy, env_kwargs={**policy.env_kwargs, "render_mode": "rgb_array"}),
                 1,
                 deterministic=deterministic,
                 seed=seed,
                 max_frames=max_frames,
                 show=film,
-                render_mode="rgb_array",
             )
         part.replace(file)
     finally:

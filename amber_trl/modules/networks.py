@@ -111,23 +111,12 @@ def categorical_actor(
     (``[*batch, num_actions]``), the action (int64 ``[*batch]``, or ``[*batch, num_actions]``
     if ``one_hot``) and its log-probability (``[*batch]``).
 
-    Args:
-        observation_size: length of an observation, at least 1.
-        num_actions: number of actions, at least 1.
-        normalizer: this and all below but ``one_hot`` as in :func:`gaussian_actor`.
-        hidden_sizes: widths of the hidden layers.
-        activation: of the hidden layers.
-        in_key: where observations are read.
-        action_key: where the action is written.
-        log_prob_key: where its log-probability is written.
-        one_hot: writes actions one-hot, as a ``GymEnv`` expects them by default, instead of as
-            integers, which :func:`amber_trl.envs.make_env` expects.
+    With ``one_hot``, actions are written as a ``GymEnv`` expects them by default, instead of as
+    integers, which :func:`amber_trl.envs.make_env` expects. All other arguments and errors are those
+    of :func:`gaussian_actor`.
 
     Returns:
         A ``torchrl.modules.ProbabilisticActor`` over ``Categorical`` or ``OneHotCategorical``.
-
-    Raises:
-        TypeError, ValueError: as in :func:`gaussian_actor`.
 
     Example:
         >>> import torch
@@ -160,21 +149,11 @@ def value_critic(
     per output unit in the last layer too.
 
     Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype) and writes ``out_key``
-    (``[*batch, 1]``, in units of the return).
-
-    Args:
-        observation_size: length of an observation, at least 1.
-        normalizer: this and all below but ``out_key`` as in :func:`gaussian_actor`.
-        hidden_sizes: widths of the hidden layers.
-        activation: of the hidden layers.
-        in_key: where observations are read.
-        out_key: where the value is written.
+    (``[*batch, 1]``, in units of the return). Arguments and errors are those of
+    :func:`gaussian_actor`.
 
     Returns:
         A ``torchrl.modules.ValueOperator``.
-
-    Raises:
-        TypeError, ValueError: as in :func:`gaussian_actor`.
 
     Example:
         >>> import torch
