@@ -50,10 +50,6 @@ def test_a_normaliser_s_options_come_back(tmp_path: Path, option: dict[str, Any]
     assert torch.equal(_actions(loaded.actor), _actions(actor))
 
 
-def _policy(env_id: str = "Pendulum-v1") -> Policy:
-    return _record(env_id)
-
-
 def _save_run(path: Path) -> dict[str, Policy]:
     """A run of three checkpoints, the first the best, and another final policy."""
     records = {name: _record() for name in ("best", "middle", "last", "final")}
@@ -167,7 +163,7 @@ def test_a_damaged_checkpoint_plays_nothing(tmp_path: Path) -> None:
 
 
 def test_returns_are_those_of_a_plain_rollout() -> None:
-    policy = _policy()
+    policy = _record()
     played = play(policy, 1, seed=3)
     env = make_env("Pendulum-v1", 1, seed=3)
     with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
@@ -178,7 +174,7 @@ def test_returns_are_those_of_a_plain_rollout() -> None:
 
 
 def test_same_seed_same_episodes_and_no_global_generator_moves() -> None:
-    policy = _policy("CartPole-v1")
+    policy = _record("CartPole-v1")
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state()  # type: ignore[index]  # noqa: NPY002
     first = play(policy, 5, deterministic=False, seed=1)
     torch.rand(3)
@@ -235,9 +231,9 @@ def test_evaluation_is_written(tmp_path: Path) -> None:
 def test_numbers_out_of_range_are_named(name: str) -> None:
     options: dict[str, Any] = {"episodes": 1}
     with pytest.raises(ValueError, match=f"{name}=-1"):
-        play(_policy(), **options | {name: -1})
+        play(_record(), **options | {name: -1})
     with pytest.raises(TypeError, match=f"{name}=True"):
-        play(_policy(), **options | {name: True})
+        play(_record(), **options | {name: True})
 
 
 @pytest.mark.parametrize("out", ["checkpoints", "policy.pt/x.json"])
@@ -271,7 +267,7 @@ def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
             RuntimeError, match=r"env_id='tests/Task-v0' .*max_frames=50: pass a la"
         ):
             play(policy, 2, max_frames=50)
-    pendulum = _policy()
+    pendulum = _record()
     assert play(pendulum, 1, max_frames=200).lengths == (200,)
     with pytest.raises(RuntimeError, match="max_frames=199"):
         play(pendulum, 1, max_frames=199)

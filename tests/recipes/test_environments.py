@@ -13,7 +13,7 @@ from amber_trl.__main__ import main as amber_trl
 from amber_trl.checkpoints import CheckpointError
 from amber_trl.modules import RewardScaler
 from amber_trl.runs import load_policy
-from tests.recipes.conftest import run_script
+from tests.recipes.conftest import run_main
 from tests.runs.left import last_state, read_rows, read_tables, stopping
 
 _ENV_ID = "tests.recipes.tasks:Target-v0"
@@ -33,14 +33,11 @@ _WORDS = (
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations, evaluated after each second."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     evaluated = ("--eval-interval", "2", "--eval-episodes", "1")
-    done = run_script(
-        "ppo_amber_mujoco", *_WORDS, "--run-dir", run_dir, "--no-progress", *evaluated
-    )
-    assert done.returncode == 0, done.stderr
+    assert run_main(ppo, *_WORDS, "--run-dir", run_dir, "--no-progress", *evaluated) == 0
     return run_dir
 
 

@@ -12,7 +12,7 @@ import pytest
 from amber_trl.__main__ import main
 from amber_trl.modules import gaussian_actor
 from amber_trl.runs import Policy, load_policy
-from tests.recipes.conftest import run_main, run_script
+from tests.recipes.conftest import run_main
 from tests.runs.left import read_rows, read_tables, stopping
 
 OWN = "tests.recipes.own_parts"
@@ -32,12 +32,11 @@ def _options(**options: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_dir(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations by the command line."""
     run_dir = tmp_path_factory.mktemp("own") / "run"
     options = _options(**SMALL, **NAMED, no_progress=True, run_dir=run_dir)
-    done = run_script("ppo_amber_mujoco", *options)
-    assert done.returncode == 0, done.stderr
+    assert run_main(ppo, *options) == 0
     return run_dir
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from amber_trl.checkpoints import list_checkpoints
-from tests.recipes.conftest import RECIPES, run_script
+from tests.recipes.conftest import RECIPES, run_main, run_script
 from tests.runs.left import read_rows
 from tests.runs.test_run_directory import logged
 
@@ -24,10 +24,8 @@ def test_tensorboard_has_what_the_tables_have_and_each_frame_once(
     pytest.importorskip("tensorboard")
     run_dir = tmp_path / "run"
     options = ("--total-frames", "1024", "--eval-interval", "2", "--eval-episodes", "1")
-    done = run_script(
-        "ppo_amber_mujoco", *_OPTIONS, *options, "--logger", "tensorboard", "--run-dir", run_dir
-    )
-    assert done.returncode == 0, done.stderr
+    logger = ("--logger", "tensorboard", "--run-dir", run_dir)
+    assert run_main(ppo, *_OPTIONS, *options, *logger) == 0
     list_checkpoints(run_dir / "checkpoints")[-1].unlink()  # so that two iterations are repeated
     ppo.train(ppo.Config(resume=run_dir, progress=False))
     found = logged(run_dir)
