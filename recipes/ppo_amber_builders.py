@@ -151,12 +151,10 @@ def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
         build_loss(config, actor, critic)
         staleness = build_replay(config, actor, critic).staleness
         frames = actor(env.observation_spec.zero().to(config.device))
+    assert staleness is not None
     try:
-        assert staleness is not None
         staleness.check_frames(frames)
-    except (
-        KeyError
-    ) as error:  # such as parameters that the metric reads and the actor does not write
+    except KeyError as error:  # such as the parameters that a metric reads
         raise ValueError(*error.args) from error
 
 

@@ -14,12 +14,11 @@ def named_actor(
 ) -> ProbabilisticTensorDictSequential:
     """Calls the function ``module:function``, which makes an actor of an environment's specs.
 
-    It is called as ``function(observation_spec, action_spec, normalizer=normalizer)``, with specs
-    without the dimension of the environment's copies, and returns a feed-forward
-    ``torchrl.modules.ProbabilisticActor``. That reads the environment's observation, and writes its
-    action and, by ``return_log_prob=True``, the action's log-probability, under keys of its own
-    choice. Observations are raw unless the actor puts the normaliser before its network; it is the
-    one that the critic has too, and the loop updates it.
+    It is called as ``function(observation_spec, action_spec, normalizer=normalizer)``, with the specs
+    of one environment, and returns a feed-forward ``torchrl.modules.ProbabilisticActor``. That reads
+    the environment's observation, and writes its action and, by ``return_log_prob=True``, the
+    action's log-probability. Observations are raw unless the actor puts the normaliser, which the
+    critic has too and the loop updates, before its network.
 
     Args:
         name: as in :func:`import_named`, which says what it raises.
@@ -61,9 +60,8 @@ def named_actor(
         )
     with torch.random.fork_rng(), torch.no_grad():
         frames = actor(observed)
-    if missing := [
-        k for k in (env.action_key, *actor.log_prob_keys) if frames.get(k, None) is None
-    ]:
+    needed = (env.action_key, *actor.log_prob_keys)
+    if missing := [key for key in needed if frames.get(key, None) is None]:
         raise ValueError(
             f"actor={name!r} does not write {missing}: name the action {env.action_key!r} in "
             "out_keys, and pass return_log_prob=True"

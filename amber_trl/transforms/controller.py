@@ -21,14 +21,10 @@ class DropFactorController:
     :math:`k` batches closest to the current actor are in use, or fewer where one of them is beyond
     the bound :math:`\epsilon_{max}`. With fewer batches stored than wanted, all within the bound are.
 
-    AMBER's own drop factor is a fixed number that is annealed. Where actions have many dimensions it
-    leaves hardly any old batch in use. Here the amount is fixed instead, and the drop factor is
-    whatever gives it: the bound says how much bias is accepted for that. It is in units of the
-    filter's metric.
-
-    It is a function of one measurement and keeps no state, so nothing of it needs saving. It
-    contradicts a schedule of the drop factor: :class:`~amber_trl.training.LinearSchedule` raises
-    if it is given a filter with one.
+    AMBER's own drop factor is a number that is annealed, which leaves hardly any old batch in use
+    where actions have many dimensions. Here the amount is fixed, and the bound, in units of the
+    filter's metric, says how much bias is accepted for it. Nothing is kept from one measurement to
+    the next. :class:`~amber_trl.training.LinearSchedule` refuses a filter with a controller.
 
     Args:
         batches: batches that are to be in use, the newest included.

@@ -262,15 +262,14 @@ def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], s
 def _settings(study: Study, protocol: str) -> str:
     """How the runs of a protocol were made, as far as their configurations say."""
     options = ("num_envs", "time_limits", "total_frames", "frames_per_batch")
-    envs, limits, frames, sizes = ([*study.values(protocol, option)] for option in options)
-    limits = ["bootstrapped" if limit == "bootstrap" else limit for limit in limits]
-    plural = "" if envs == [1] else "s"
-    lengths = [f"{_or(frames)} frames"] * bool(frames) + [f"in batches of {_or(sizes)}"] * bool(
-        sizes
+    envs, limits, frames, sizes = (_or(study.values(protocol, option)) for option in options)
+    lengths = (frames and f"{frames} frames", sizes and f"in batches of {sizes}")
+    parts = (
+        envs and f"{envs} environment{'' if envs == '1' else 's'}",
+        limits and f"time limits {limits.replace('bootstrap', 'bootstrapped')}",
+        " ".join(filter(None, lengths)),
     )
-    parts = [f"{_or(envs)} environment{plural}"] * bool(envs)
-    parts += [f"time limits {_or(limits)}"] * bool(limits) + [" ".join(lengths)] * bool(lengths)
-    return f"{', '.join(parts)}. " if parts else ""
+    return f"{', '.join(filter(None, parts))}. " if any(parts) else ""
 
 
 def _or(values: Sequence[Any]) -> str:
