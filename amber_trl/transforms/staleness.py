@@ -127,13 +127,11 @@ class ISStalenessFilter(Transform):
             "max_importance_ratio", max_importance_ratio, above=0
         )
         self.chunk_size = check_integer("chunk_size", chunk_size)
-        self.controller = drop_factor if isinstance(drop_factor, DropFactorController) else None
+        self.controller: DropFactorController | None = None
         """What chooses the drop factor; None where it is a number."""
-        self._drop_factor = (
-            drop_factor.max_drop_factor
-            if isinstance(drop_factor, DropFactorController)
-            else check_number("drop_factor", drop_factor)
-        )
+        if isinstance(drop_factor, DropFactorController):
+            self.controller, drop_factor = drop_factor, drop_factor.max_drop_factor
+        self._drop_factor = check_number("drop_factor", drop_factor)
         self._action_keys = None if action_key is None else [unravel_key(action_key)]
         self._log_prob_keys = None if log_prob_key is None else [unravel_key(log_prob_key)]
         self._gaussian_keys = [unravel_key(loc_key), unravel_key(scale_key)]

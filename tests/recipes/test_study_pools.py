@@ -15,6 +15,7 @@ import tyro
 from study import pools, runs
 
 from tests.recipes.conftest import RECIPES
+from tests.runs.left import read_tables
 
 _ROOT = RECIPES.parent
 _FAULTY = "tests.recipes.faulty"
@@ -52,8 +53,7 @@ def test_a_killed_run_is_tried_again_and_an_error_stops_no_other(
     whole = tmp_path / "whole"
     options = {"setup": "ppo", "protocol": "paper", "smoke": True, "compile": "off"}
     ppo.train(ppo.Config(env_id="Pendulum-v1", run_dir=whole, progress=False, **options))
-    for table in ("episodes.csv", "iterations.csv"):
-        assert (deadly / table).read_bytes() == (whole / table).read_bytes()
+    assert read_tables(deadly) == read_tables(whole)
     assert json.loads((deadly / "summary.json").read_text())["interrupted"] is False
 
 
