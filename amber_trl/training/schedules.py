@@ -44,7 +44,8 @@ class LinearSchedule:
             own line from there on, so what had come down to 0 goes up again.
 
     Raises:
-        ValueError: if ``total_frames`` is below 1, or ``staleness`` has a controller.
+        ValueError: if ``total_frames`` is below 1; at the first step, if ``staleness`` has a
+            controller.
         TypeError: if it is not an integer, or ``loss`` has no clip range.
 
     Examples:
@@ -71,11 +72,6 @@ class LinearSchedule:
         self.total_frames = check_integer("total_frames", total_frames)
         self._optimizer, self._loss, self._staleness = optimizer, loss, staleness
         self._clip_names = () if loss is None else _clip_buffers(loss)
-        if staleness is not None and staleness.controller is not None:
-            raise ValueError(
-                f"staleness with {staleness.controller}, which chooses its drop factor at every "
-                "measurement: leave staleness out of the schedule"
-            )
         self._extends = extends
         self._frames: int | None = None
         self._initial = self._read()

@@ -147,7 +147,7 @@ class ISStalenessFilter(Transform):
         if self.controller is not None:
             raise ValueError(
                 f"drop_factor={value} for a filter whose drop factor {self.controller} chooses: "
-                "build the filter with a number, or leave it to the controller"
+                "build the filter with a number, or leave it to the controller (and out of a schedule)"
             )
         self._drop_factor = check_number("drop_factor", value)
 
