@@ -81,11 +81,11 @@ class TrainingLog:
         timing: dict[str, float] = {"frames": frames, "seconds": now - self._started}
         timing |= {f"{name}_seconds": seconds for name, seconds in self._laps.items()}
         timing["frames_per_second"] = batch.numel() / (now - self._logged)
-        self._directory.append("timing", timing)
         del row["frames"]  # the logger's x axis
         row["frames_per_second"] = timing["frames_per_second"]
         by_age = {f"ledger/{name}": value for name, value in cells.items()}
         self._directory.log(frames, row | by_age)
+        self._directory.append("timing", timing)
         self._lapped = self._logged = time.perf_counter()
 
     def means(self) -> tuple[float | None, float | None]:

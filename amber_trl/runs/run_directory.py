@@ -179,7 +179,8 @@ class RunDirectory:
         Raises:
             ValueError: if ``iterations.csv`` has no row of that frame.
         """
-        whole = (int(row[0]) for row in self.rows("iterations") if row and row[0].isdigit())
+        # This table's row is written after the logger has the iteration.
+        whole = (int(row[0]) for row in self.rows("timing") if row and row[0].isdigit())
         self._logged = max(whole, default=0)
         last = {name: table.rewind(frames) for name, table in self._tables.items()}["iterations"]
         if last != frames:

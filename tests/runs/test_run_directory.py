@@ -157,8 +157,10 @@ def test_a_logger_gets_each_iteration_once_also_if_the_run_is_resumed(tmp_path: 
             if resume:
                 run.rewind(8)
             for frame in frames:
-                _write(run, frame)
                 run.log(frame, {"loss": frame, "none": None})
+                _write(run, frame)
+            if not resume:  # killed before the logger has it
+                run.append("iterations", {"frames": 32, "loss": 0.5, "none": None})
     assert logged(tmp_path) == {"loss": [(8, 8.0), (16, 16.0), (24, 24.0), (32, 32.0)]}
     RunDirectory(tmp_path, overwrite=True).close()
     assert list((tmp_path / "tensorboard").iterdir()) == []
