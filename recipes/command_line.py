@@ -30,13 +30,12 @@ _FAILED = (CheckpointError, NonFiniteDataError, NonFiniteError, OSError)
 
 
 def _json_object(words: list[str]) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"JSON has no {constant}")
-
     try:
-        return json.loads(words[0], parse_constant=refuse)
+        value = json.loads(words[0])
+        json.dumps(value, allow_nan=False)  # JSON has neither NaN nor infinity, which 1e400 becomes
     except ValueError:
         return words[0]  # which check_env_kwargs refuses, in one line
+    return value
 
 
 EnvKwargs = Annotated[

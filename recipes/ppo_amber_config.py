@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -89,8 +90,8 @@ class Config:
     """Batches that are to be in use; the drop factor is chosen in each iteration to give so many."""
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
     """Effective sample size that is to be in use, in batches, instead of batches_in_use."""
-    max_drop_factor: Annotated[float | None, Range(0)] = None
-    """The most that the drop factor may be then (1)."""
+    max_drop_factor: Annotated[float | None, Range(0, above=True)] = None
+    """The most that the drop factor may be then (1; to be given with the metric age)."""
     staleness_metric: str | None = None
     """How a batch's staleness is measured: mean_abs_deviation (the paper's R' - 1), per_dimension, kl,
     effective_sample_size, age, or module:function, a function of log-ratios or a DistributionMetric
@@ -126,7 +127,8 @@ class Config:
     clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
     """Clip range (by the setup: ppo 0.3, mber, amber and disc 0.4, geppo 0.1)."""
     range_schedule: Literal["linear", "constant"] | None = None
-    """Clip range and drop factor: linearly to 0, or constant (linear; disc, geppo: constant)."""
+    """Clip range and drop factor: linearly to 0, or constant (linear; disc, geppo: constant; gipo
+    has neither)."""
     gamma: Annotated[float | None, Range(0, 1)] = None
     """Discount per frame (0.99; geppo: 0.995)."""
     gae_lambda: Annotated[float | None, Range(0, 1)] = None
@@ -175,7 +177,6 @@ class EffectiveConfig(Config):
     minibatches: Literal["uniform", "episodic", "stratified"]
     loss: Literal["amber", "disc", "geppo", "gipo"]
     learning_rate_schedule: Literal["linear", "constant", "adaptive"]
-    range_schedule: Literal["linear", "constant"]
     gamma: float
     gae_lambda: float
     advantages: Literal["stored", "recomputed", "vtrace", "gae-v"]
@@ -269,7 +270,8 @@ def _fill_in(values: dict[str, Any], given: dict[str, Any]) -> None:
             )
         values["num_batches"] = kept // frames
     if given.keys() & {"batches_in_use", "ess_in_use"} and "drop_factor" not in given:
-        values.setdefault("max_drop_factor", 1.0)
+        if values["staleness_metric"] != "age":
+            values.setdefault("max_drop_factor", 1.0)
         values.pop("drop_factor", None)
     if values["loss"] == "gipo":
         values.setdefault("sigma", 1.0)
@@ -277,6 +279,8 @@ def _fill_in(values: dict[str, Any], given: dict[str, Any]) -> None:
             values.pop("clip_epsilon", None)
     elif values["setup"] == "gipo":
         values.setdefault("clip_epsilon", 0.4)
+    if not values.keys() & {"clip_epsilon", "drop_factor"} and "range_schedule" not in given:
+        values.pop("range_schedule")
     if values["loss"] != "geppo" and "learning_rate_schedule" not in given:
         values["learning_rate_schedule"] = "linear"
     if values["setup"] == "geppo" and values["minibatches"] == "stratified":
@@ -307,12 +311,22 @@ def _check_combinations(config: EffectiveConfig) -> None:
         refuse(frames % getattr(config, name) > 0, f"{name} frames_per_batch", "choose a divisor")
     choices = ("drop_factor", "batches_in_use", "ess_in_use")
     chosen = [name for name in choices if getattr(config, name) is not None]
-    if chosen and "drop_factor" not in _SETUPS[config.setup]:
-        refuse(True, f"{chosen[0]} setup", "it drops no batch; amber does")
+    drops = "drop_factor" in _SETUPS[config.setup]
+    if chosen:
+        refuse(not drops, f"{chosen[0]} setup", "it drops no batch; amber and disc do")
     refuse(len(chosen) > 1, " ".join(chosen), "each decides which batches are in use")
+    for name in choices[1:]:
+        wanted = getattr(config, name)
+        if wanted is not None:
+            refuse(wanted > batches, f"{name} num_batches", "no more can be in use than are kept")
+            open_ended = config.max_drop_factor is None
+            refuse(open_ended, f"{name} staleness_metric max_drop_factor", "give the oldest age")
     if config.max_drop_factor is not None:
         fixed = config.drop_factor is not None
         refuse(fixed, "max_drop_factor drop_factor", "it bounds what the other two choose")
+    if config.clip_epsilon is None and config.drop_factor is None:
+        given = config.range_schedule is not None
+        refuse(given, "range_schedule loss setup", "there is no clip range and no drop factor")
     if config.loss == "gipo":
         refuse(config.clip_epsilon is not None, "clip_epsilon loss", "gipo clips nothing")
     else:
@@ -324,7 +338,9 @@ def _check_combinations(config: EffectiveConfig) -> None:
         refuse(not scales, "scale_minibatch setup", "with one batch there is nothing to scale")
         refuse(config.advantages != "stored", "advantages setup", "it uses no batch again")
     if config.critic_on == "all":
-        refuse(config.setup != "amber", "critic_on setup", "amber alone may use fewer than all")
+        refuse(not drops, "critic_on setup", "it uses all anyway; amber and disc drop some")
+        refuse(config.drop_factor == math.inf, "critic_on drop_factor", "all are in use anyway")
+        refuse(batches == 1, "critic_on num_batches", "the only batch is in use anyway")
         stale = config.advantages == "stored"
         refuse(stale, "critic_on advantages", "the targets would be those of old critics")
         refuse(not scales, "critic_on scale_minibatch", "the actor would make fewer updates")
