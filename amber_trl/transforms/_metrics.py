@@ -1,8 +1,10 @@
 """Staleness metrics: how far a stored batch is from the current actor, as one number."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from pkgutil import resolve_name
+from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor
 from torch.distributions import Distribution
@@ -55,6 +57,13 @@ class DistributionMetric:
     def __call__(self, current: Distribution, behaviour: Distribution) -> Tensor:
         """What the function returns, ``[frames]``."""
         return self.function(current, behaviour)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Once a function is decorated, its name leads to the metric: that is what can be imported.
+        module, name = (getattr(self.function, of, "") for of in ("__module__", "__qualname__"))
+        if getattr(sys.modules.get(module), name, None) is self:
+            return resolve_name, (f"{module}:{name}",)
+        return type(self), (self.function,)
 
 
 StalenessMetric: TypeAlias = MetricName | DistributionMetric | Callable[[Tensor], Tensor]

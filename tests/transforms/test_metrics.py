@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +163,13 @@ def test_an_exact_kl_sees_both_distributions_of_each_stored_frame(name: str) -> 
     by_hand = kl_divergence(recorded, after).view(2, 8).mean(1).flip(0)  # the newest first
     assert (by_hand > 1e-3).all()
     torch.testing.assert_close(replay.refresh()["staleness"], by_hand)
+
+
+def test_a_decorated_metric_is_pickled_by_its_name(actor: Any) -> None:
+    staleness = ISStalenessFilter(actor, metric=exact_kl)
+    assert pickle.loads(pickle.dumps(staleness)).metric is exact_kl
+    plain = DistributionMetric(kl_divergence)
+    assert pickle.loads(pickle.dumps(plain)) == copy.deepcopy(plain) == plain
 
 
 @pytest.mark.parametrize(
