@@ -306,7 +306,7 @@ def test_anneal_refuses_what_is_out_of_range() -> None:
 
 
 # TorchRL rounds the discount to float32 when the frames are of doubles.
-ROUNDED = {"rtol": 1e-6, "atol": 1e-6}
+ROUNDED: Any = {"rtol": 1e-6, "atol": 1e-6}
 
 
 def _trajectories() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
