@@ -15,14 +15,14 @@ class RewardScaler(nn.Module):
 
     .. math::
         G_t = \gamma (1 - d_{t-1}) G_{t-1} + r_t, \qquad
-        \hat r_t = \frac{r_t}{\sqrt{\max(\operatorname{Var} G, v_{\min})}}
+        \hat r_t = \frac{r_t}{\sqrt{\operatorname{Var} G}}
 
     :math:`d_{t-1}` is 1 where an episode ended with the frame before; each environment has its own
     sum. This is the reward scaling of Engstrom et al. (2020, arXiv 2005.12729), which Gymnasium's
-    ``NormalizeReward`` and Stable-Baselines3's ``VecNormalize`` do frame by frame. Here the
-    statistics take in a whole batch with :meth:`update`, and its rewards are then divided by one
-    number. No mean is subtracted, since that would change which policy is best, and nothing is
-    clipped.
+    ``NormalizeReward`` (up to the end of episodes, where it leaves out a terminal frame's past) and
+    Stable-Baselines3's ``VecNormalize`` do frame by frame. Here the statistics take in a whole batch
+    with :meth:`update`, and its rewards are then divided by one number. No mean is subtracted, since
+    that would change which policy is best, and nothing is clipped.
 
     Compute advantages and value targets from the scaled rewards, and log the unscaled ones. **Value
     targets that are already stored keep the scale of their time**, as stored log-probabilities keep
@@ -38,7 +38,8 @@ class RewardScaler(nn.Module):
     Args:
         num_envs: number of environments, at least 1.
         gamma: discount per frame, in [0, 1].
-        min_variance: floor of the variance, above 0.
+        min_variance: above 0; rewards stay as they are while the variance is below it, since sums
+            that are all equal do not tell a scale.
 
     Raises:
         ValueError: an argument is out of range.
@@ -74,8 +75,8 @@ class RewardScaler(nn.Module):
 
     @property
     def scale(self) -> Tensor:
-        """What rewards are divided by, a float64 scalar; 1 before any data."""
-        return self.variance.clamp_min(self.min_variance).sqrt()
+        """What rewards are divided by, a float64 scalar; 1 while the variance says nothing."""
+        return self.variance.masked_fill(self.variance < self.min_variance, 1.0).sqrt()
 
     def forward(self, reward: Tensor) -> Tensor:
         """Divides rewards by the scale as it is.
