@@ -43,7 +43,7 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
     Raises:
         TypeError: if a share is not a number.
         ValueError: if a share is out of range; when sampling, if a batch in use is older than
-            there are shares.
+            there are shares, or every batch in use has a share of 0.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -93,6 +93,11 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
                     "shares as the buffer keeps batches"
                 )
             exact = torch.tensor(self.shares)[age.cpu()].double()
+            if not exact.any():
+                raise ValueError(
+                    f"shares={self.shares} and batches of ages {age.tolist()} in use, all of share 0: "
+                    "keep the newest batch in use, or give another a share"
+                )
         exact = exact / exact.sum() * size
         counts = exact.floor()
         left = size - int(counts.sum())

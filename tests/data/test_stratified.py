@@ -81,3 +81,13 @@ def test_what_is_drawn_is_that_of_the_seed_and_of_the_settings() -> None:
 def test_what_are_not_shares_is_refused(shares: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="shares"):
         epoch_of(StratifiedMinibatchSampler(N, shares), [0, 1], 2)
+
+
+def test_batches_in_use_that_have_no_share_are_refused() -> None:
+    sampler = StratifiedMinibatchSampler(N, (1, 0))
+    replay = MultiBatchReplayBuffer(2, N, 2, sampler=sampler)
+    for _ in range(2):
+        replay.extend(make_batch(N))
+    sampler.set_active([0])
+    with pytest.raises(ValueError, match="shares"):
+        replay.sample()
