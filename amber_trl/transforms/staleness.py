@@ -216,7 +216,8 @@ class ISStalenessFilter(Transform):
 
         Raises:
             KeyError: if a key that the filter reads is missing.
-            ValueError: if a shape does not fit, or ``age`` is not a tensor.
+            ValueError: if a shape does not fit, ``age`` is not a tensor, or a function given as the
+                metric returns a negative number.
             RuntimeError: if the metric needs ages and none are given.
         """
         self.check_frames(tensordict)
@@ -338,12 +339,18 @@ class ISStalenessFilter(Transform):
             return age.to(log_ratio.dtype)
         if self.metric == "per_dimension":
             return per_dimension_deviation(measured.view(*log_ratio.shape, -1))
+        if isinstance(self.metric, str):
+            return OF_LOG_RATIO[self.metric](log_ratio)
         if isinstance(self.metric, DistributionMetric):
-            return measured.view(log_ratio.shape).mean(-1)
-        metric = OF_LOG_RATIO[self.metric] if isinstance(self.metric, str) else self.metric
-        staleness = metric(log_ratio)
+            staleness = measured.view(log_ratio.shape).mean(-1)
+        else:
+            staleness = self.metric(log_ratio)
         if not isinstance(staleness, Tensor) or staleness.shape != log_ratio.shape[:1]:
-            raise _wrong_shape(metric, staleness, "log-ratios [batches, frames]", "[batches]")
+            raise _wrong_shape(self.metric, staleness, "log-ratios [batches, frames]", "[batches]")
+        if (staleness < -1e-4).any():  # further below 0 than rounding takes it
+            raise ValueError(
+                f"metric {self.metric!r} returned {staleness.min()}: a staleness is at least 0"
+            )
         return staleness
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:

@@ -132,6 +132,15 @@ def test_functions_of_another_shape_are_refused(
         ISStalenessFilter(actor, metric=metric).measure(frames)
 
 
+@pytest.mark.parametrize(
+    "metric",
+    [lambda x: -x.square().mean(-1) - 1, DistributionMetric(lambda a, b: a.mean[:, 0] - 9)],
+)
+def test_a_negative_staleness_is_refused(actor: Any, frames: TensorDict, metric: Any) -> None:
+    with pytest.raises(ValueError, match=r"metric .* returned -"):
+        ISStalenessFilter(actor, metric=metric).measure(frames)
+
+
 @pytest.mark.parametrize("metric", ["deviation", "", None, 3, ["kl"]])
 def test_unknown_metrics_are_refused_by_name(actor: Any, metric: Any) -> None:
     with pytest.raises(ValueError, match=r"metric=.*mean_abs_deviation, per_dimension, kl"):
