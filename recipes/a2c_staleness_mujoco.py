@@ -25,8 +25,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from command_line import EnvKwargs, check_env_kwargs, metric_of, open_directory, run_recipe
+from command_line import (
+    EnvKwargs,
+    check_env_kwargs,
+    check_staleness,
+    initialize,
+    metric_of,
+    open_directory,
+    run_recipe,
+)
 from ranges import Range, check_fields
+from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 from torchrl.objectives import A2CLoss
@@ -87,11 +96,10 @@ class Config:
     """Ten short iterations."""
 
 
-def open_run(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
-    """Everything that can fail before training: options, environment and run directory."""
+def open_run(config: Config) -> tuple[Any, ...]:
+    """Everything that can fail before training; what learn takes."""
     check_fields(config)
     check_env_kwargs(config.env_kwargs)
-    metric_of(config.staleness_metric)
     size = config.frames_per_batch or (256 if config.smoke else 2048)
     total = config.total_frames or (2560 if config.smoke else 300_000)
     total = -(-total // size) * size  # the last batch is whole
@@ -103,24 +111,11 @@ def open_run(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
     if isinstance(env.action_spec, Categorical):
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
     config = replace(config, total_frames=total, frames_per_batch=size)
-    return config, env, open_directory(config, {"setup": "a2c"}, logger=config.logger)
-
-
-def train(config: Config) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
-    return learn(*open_run(config))
-
-
-def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
-    """The loop and its parts."""
-    total, size = config.total_frames, config.frames_per_batch
-    assert total is not None and size is not None  # noqa: PT018  (open_run settled them)
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments = {"observation_size": observations, "action_size": actions}
     normalizer = ObservationNormalizer(observations)
     actor = gaussian_actor(**arguments, normalizer=normalizer)
     critic = value_critic(observations, normalizer=normalizer)
-    advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
     metric = metric_of(config.staleness_metric)
     staleness = ISStalenessFilter(actor, config.drop_factor, metric=metric)
     keys = [*staleness.in_keys, "advantage", "value_target"]
@@ -128,19 +123,42 @@ def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, An
         config.num_batches, size, config.minibatch_size, staleness=staleness, keys=keys
     )
     loss = A2CLoss(actor, critic, entropy_bonus=False, critic_coeff=1.0, loss_critic_type="l2")
+    scaler = RewardScaler(8, gamma=0.99) if config.reward_scaling else None
+    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler)
+    parts = {"loss": loss, "replay": replay, "policy": policy}
+    check_staleness(replay, env)
+    initialize(config, parts)
+    directory = open_directory(config, {"setup": "a2c"}, logger=config.logger)
+    return config, env, directory, critic, normalizer, parts
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    return learn(*open_run(config))
+
+
+def learn(
+    config: Config,
+    env: EnvBase,
+    directory: RunDirectory,
+    critic: TensorDictModuleBase,
+    normalizer: ObservationNormalizer,
+    parts: dict[str, Any],
+) -> dict[str, Any]:
+    """The loop and its parts."""
+    total, size = config.total_frames, config.frames_per_batch
+    assert total is not None and size is not None  # noqa: PT018  (open_run settled them)
+    loss, replay, policy = parts["loss"], parts["replay"], parts["policy"]
+    scaler = policy.reward_scaler
+    advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
     update = UpdateStep(loss, optimizer)
     schedule = LinearSchedule(
-        total, optimizer=optimizer, staleness=staleness, extends=directory.resumed
+        total, optimizer=optimizer, staleness=replay.staleness, extends=directory.resumed
     )
-    collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
-    scaler = RewardScaler(8, gamma=0.99) if config.reward_scaling else None
-    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler)
-    parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule, "replay": replay}
-    parts["policy"] = policy
-    with TrainingRun(
-        directory, collector, parts, num_batches=config.num_batches, init_from=config.init_from
-    ) as run:
+    collector = GymCollector(env, policy.actor, frames_per_batch=size, total_frames=total)
+    parts |= {"optimizer": optimizer, "schedule": schedule}
+    with TrainingRun(directory, collector, parts, num_batches=config.num_batches) as run:
         for batch in run.batches():
             annealed = schedule.step(run.frames)
             normalizer.update(batch["observation"])

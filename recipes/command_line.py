@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args
 
 import gymnasium
+import torch
 import tyro
+from torchrl.envs import EnvBase
 from tyro.constructors import PrimitiveConstructorSpec
 
 from amber_trl._terminal import say
 from amber_trl.checkpoints import CheckpointError, list_checkpoints
+from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
-from amber_trl.runs import RunDirectory, import_named, read_config
+from amber_trl.runs import RunDirectory, import_named, initialize_from, read_config
 from amber_trl.training import NonFiniteError
 from amber_trl.transforms import MetricName, StalenessMetric
 
@@ -142,6 +145,12 @@ def open_directory(
     too, the frames at each seam. The ``options`` are those of ``RunDirectory``.
     """
     resume = config.resume is not None or config.extend is not None
+    if resume and (setup := read_config(config.run_dir).get("setup")) != (also or {}).get(
+        "setup", setup
+    ):
+        raise ValueError(
+            f"{config.run_dir} is a run of setup={setup!r}: go on with it by its recipe"
+        )
     if not (resume or config.init_from is None or config.init_from.exists()):
         raise FileNotFoundError(f"init_from={str(config.init_from)!r}: there is no such run")
     directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resume, **options)
@@ -154,6 +163,25 @@ def open_directory(
     elif config.resume is None:
         directory.write_config({**(also or {}), **asdict(config)})
     return directory
+
+
+def initialize(config: Any, parts: Mapping[str, Any]) -> None:
+    """Loads the networks of ``init_from``, if a new run is to start from any, into its parts."""
+    if config.init_from is not None and config.resume is None and config.extend is None:
+        initialize_from(config.init_from, parts)
+
+
+def check_staleness(replay: MultiBatchReplayBuffer, env: EnvBase) -> None:
+    """Measures a few frames on trial, so that a metric that fails does so before a run is made."""
+    staleness = replay.staleness
+    assert staleness is not None
+    device = next(staleness.actor.parameters()).device
+    with torch.random.fork_rng(), torch.no_grad():
+        frames = staleness.actor(env.observation_spec.zero().to(device))
+        try:
+            staleness.measure(frames, age=torch.zeros(1, dtype=torch.int64))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"staleness_metric on trial: {error.args[0]}") from error
 
 
 def saved_config(kind: type[C], run_dir: Path) -> C:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from command_line import metric_of
+from command_line import check_staleness, initialize, metric_of
 from ppo_amber_config import EffectiveConfig
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -35,7 +35,7 @@ from amber_trl.modules import (
     value_critic,
 )
 from amber_trl.objectives import AmberPPOLoss, DISCLoss, GePPOLoss, GIPOLoss
-from amber_trl.runs import import_named, named_actor
+from amber_trl.runs import Policy, import_named, named_actor
 from amber_trl.training import LinearSchedule
 from amber_trl.transforms import DropFactorController, ISStalenessFilter
 
@@ -146,16 +146,12 @@ def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
 
 def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
     """Builds the parts and lets them go: what cannot be is said before a run is made."""
-    with torch.random.fork_rng(), torch.no_grad():
+    with torch.random.fork_rng():
         actor, critic, *_ = build_networks(config, env)
-        build_loss(config, actor, critic)
-        staleness = build_replay(config, actor, critic).staleness
-        frames = actor(env.observation_spec.zero().to(config.device))
-    assert staleness is not None
-    try:
-        staleness.check_frames(frames)
-    except KeyError as error:  # such as the parameters that a metric reads
-        raise ValueError(*error.args) from error
+        loss = build_loss(config, actor, critic)
+        check_staleness(build_replay(config, actor, critic), env)
+    policy = Policy(config.env_id, {}, actor, reward_scaler=build_scaler(config))
+    initialize(config, {"loss": loss, "policy": policy})
 
 
 def build_loss(

@@ -2,6 +2,7 @@
 
 from amber_trl._checks import import_named
 from amber_trl.runs._loggers import LoggerName
+from amber_trl.runs.initialization import initialize_from
 from amber_trl.runs.interrupts import StopOnInterrupt
 from amber_trl.runs.named_actor import named_actor
 from amber_trl.runs.policies import Policy, find_policy, load_policy
@@ -18,6 +19,7 @@ __all__ = [
     "final_score",
     "find_policy",
     "import_named",
+    "initialize_from",
     "learning_curve",
     "load_policy",
     "named_actor",

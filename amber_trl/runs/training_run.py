@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -18,12 +17,13 @@ from torchrl.collectors import BaseCollector
 from tqdm import tqdm
 
 from amber_trl._checks import check_integer
-from amber_trl.checkpoints import CheckpointError, Checkpoints, read_component
+from amber_trl.checkpoints import CheckpointError, Checkpoints
 from amber_trl.collectors import CollectionState
 from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
+from amber_trl.runs.initialization import initialize_from
 from amber_trl.runs.interrupts import StopOnInterrupt
-from amber_trl.runs.policies import Policy, find_policy
+from amber_trl.runs.policies import Policy
 from amber_trl.runs.run_directory import RunDirectory
 
 _logger = logging.getLogger(__name__)
@@ -65,9 +65,8 @@ class TrainingRun:
             ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
         num_batches: batches that the ledger can have; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
-        init_from: run, or one of its checkpoints, whose networks a new training starts from, with
-            their statistics: all that the modules in ``parts`` hold in submodules. Everything else
-            is new. A resumed training ignores it.
+        init_from: run, or one of its checkpoints, whose networks a new training starts from, as by
+            :func:`initialize_from`. A resumed training ignores it.
         eval_interval: iterations between evaluations; None makes none.
         evaluate: plays some episodes with the current actor and returns their mean return. It must
             move no generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
@@ -178,7 +177,10 @@ class TrainingRun:
             if self._directory.resumed:
                 self._restore()
             elif self._init_from is not None:
-                self._initialize(self._init_from)
+                initialize_from(self._init_from, self._parts)
+                if self._policy is not None:  # for a collector with a copy
+                    weights = TensorDict.from_module(self._policy.actor)
+                    self._collector.update_policy_weights_(weights)
             self._closing = stack.pop_all()
         return self
 
@@ -333,43 +335,6 @@ class TrainingRun:
                 "--total-frames M, or start another from its policy with --init-from %(run)s",
                 {"run": self._directory.path},
             )
-
-    def _initialize(self, run: str | os.PathLike[str]) -> None:
-        """Loads the networks of another run."""
-        path = find_policy(run) if Path(run).is_dir() else Path(run)
-        modules = {n: part for n, part in self._parts.items() if isinstance(part, nn.Module)}
-        for name, module in modules.items():
-            saved, own = read_component(path, name), module.state_dict()
-            # A name without a dot is an option, such as a loss's clip_epsilon.
-            try:
-                module.load_state_dict(
-                    {key: value for key, value in own.items() if "." not in key}
-                    | {key: value for key, value in saved.items() if "." in key}
-                )
-            except RuntimeError as error:
-                raise CheckpointError(
-                    f"init_from={str(run)!r}: {name!r} cannot take the networks of {path}, which "
-                    f"are of another shape or recipe: {error}"
-                ) from error
-        if self._policy is not None:
-            self._initialize_scale(run, read_component(path, "policy").get("reward_scaler"))
-            weights = TensorDict.from_module(self._policy.actor)  # for a collector with a copy
-            self._collector.update_policy_weights_(weights)
-
-    def _initialize_scale(
-        self, run: str | os.PathLike[str], saved: Mapping[str, Any] | None
-    ) -> None:
-        """Loads the scale of rewards, but not the sums of episodes that end in the other run."""
-        scaler = None if self._policy is None else self._policy.reward_scaler
-        if (scaler is None) != (saved is None):
-            theirs, ours = (" not" * (part is None) for part in (saved, scaler))
-            raise CheckpointError(
-                f"init_from={str(run)!r}: its rewards were{theirs} scaled, and so were the values that "
-                f"its critic learnt, while those of this run are{ours}: train with reward_scaling as "
-                "that run did"
-            )
-        if scaler is not None and saved is not None:
-            scaler.load_state_dict({**saved["state"], "returns": scaler.returns})
 
     def _reasons(self) -> list[str]:
         """Why the run is not, or cannot be resumed as, one that never stopped; empty if it can."""

@@ -25,6 +25,11 @@ from typing import Annotated, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from amber_trl import _terminal
+
+if __name__ == "__main__":
+    _terminal.begin()  # before the imports that take seconds
+
 import torch
 from command_line import run_recipe
 from ranges import Range

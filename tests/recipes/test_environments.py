@@ -112,3 +112,4 @@ def test_the_scale_comes_along_with_the_networks(a2c: ModuleType, tmp_path: Path
     unscaled = {**_ASKED, "reward_scaling": False}
     with pytest.raises(CheckpointError, match=r"init_from=.*reward_scaling"):
         a2c.train(a2c.Config(**unscaled, run_dir=tmp_path / "third", init_from=first))
+    assert not (tmp_path / "third").exists()

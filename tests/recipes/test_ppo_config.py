@@ -207,6 +207,7 @@ def test_help_explains_each_field(
         (["--env-id", "CartPole-v1", "--loss", "disc"], "DISCLoss needs a Gaussian actor"),
         (["--sampler", "fractions:Fraction", "--smoke"], "sampler='fractions:Fraction' made a"),
         (["--staleness-metric", "math:pi"], "staleness_metric='math:pi'"),
+        (["--staleness-metric", "collections:Counter"], "collections.Counter"),
     ],
 )
 def test_the_command_line_says_what_is_wrong_and_leaves_nothing(

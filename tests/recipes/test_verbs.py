@@ -56,10 +56,12 @@ def test_networks_of_another_shape_are_refused(
     ppo: ModuleType, finished: Path, tmp_path: Path
 ) -> None:
     options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--init-from", finished)
-    assert "error: init_from=" in run_main(ppo, *_SMALL, *options)
-    nowhere = ("--run-dir", tmp_path / "none", "--init-from", tmp_path / "nowhere")
+    said = run_main(ppo, *_SMALL, *options)
+    assert "error: init_from=" in said
+    assert "\n" not in said
+    nowhere = ("--run-dir", tmp_path / "run", "--init-from", tmp_path / "nowhere")
     assert "error: init_from=" in run_main(ppo, *_SMALL, *nowhere)
-    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,10 @@ def test_what_cannot_be_extended_is_said(ppo: ModuleType, finished: Path) -> Non
         assert "--total-frames" in run_main(ppo, "--extend", finished, *options)
     said = run_main(ppo, "--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
     assert "gamma=0.5 contradicts gamma=0.99" in said
+
+
+def test_a_run_goes_on_by_its_own_recipe(a2c: ModuleType, finished: Path) -> None:
+    assert "setup='amber'" in run_main(a2c, "--resume", finished)
 
 
 def test_a2c_is_initialized_and_extended(a2c: ModuleType, tmp_path: Path) -> None:

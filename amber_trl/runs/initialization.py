@@ -1,0 +1,68 @@
+"""Starting a new training from the networks of another run."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from amber_trl.checkpoints import CheckpointError, read_component
+from amber_trl.runs.policies import Policy, find_policy
+
+
+def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> None:
+    """Loads the networks of another run, with their statistics and the scale of rewards.
+
+    These are all that the modules in ``parts`` hold in submodules; everything else stays as it is.
+    :class:`TrainingRun` calls it on entering. Call it on parts made on trial to learn before a run
+    directory is opened whether they fit.
+
+    Args:
+        run: run directory, or one of its checkpoints.
+        parts: what a checkpoint holds, by name, as in :class:`TrainingRun`.
+
+    Raises:
+        FileNotFoundError: if there is no such run, or it has no checkpoint.
+        CheckpointError: if the networks do not fit, or only one of the two trainings scales rewards.
+
+    Examples:
+        >>> from amber_trl.runs import initialize_from
+        >>> initialize_from("runs/halfcheetah", {"loss": loss})  # doctest: +SKIP
+    """
+    if not Path(run).exists():
+        raise FileNotFoundError(f"init_from={str(run)!r}: there is no such run")
+    path = find_policy(run) if Path(run).is_dir() else Path(run)
+    modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+    for name, module in modules.items():
+        saved, own = read_component(path, name), module.state_dict()
+        # A name without a dot is an option, such as a loss's clip_epsilon.
+        try:
+            module.load_state_dict(
+                {key: value for key, value in own.items() if "." not in key}
+                | {key: value for key, value in saved.items() if "." in key}
+            )
+        except RuntimeError as error:
+            first = str(error).splitlines()[:2][-1].strip()  # of what may be many differences
+            raise CheckpointError(
+                f"init_from={str(run)!r}: {name!r} cannot take the networks of {path}, which "
+                f"are of another shape or recipe: {first}"
+            ) from error
+    if isinstance(policy := parts.get("policy"), Policy):
+        _initialize_scale(run, policy, read_component(path, "policy").get("reward_scaler"))
+
+
+def _initialize_scale(
+    run: str | os.PathLike[str], policy: Policy, saved: Mapping[str, Any] | None
+) -> None:
+    """Loads the scale of rewards, but not the sums of episodes that end in the other run."""
+    scaler = policy.reward_scaler
+    if (scaler is None) != (saved is None):
+        theirs, ours = (" not" * (part is None) for part in (saved, scaler))
+        raise CheckpointError(
+            f"init_from={str(run)!r}: its rewards were{theirs} scaled, and so were the values that "
+            f"its critic learnt, while those of this run are{ours}: train with reward_scaling as "
+            "that run did"
+        )
+    if scaler is not None and saved is not None:
+        scaler.load_state_dict({**saved["state"], "returns": scaler.returns})
