@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -115,6 +116,7 @@ class UpdateStep:
                 "total_frames=...) returns"
             )
         _validate(loss, optimizer, max_grad_norm)
+        self._loss_inputs = len(signature(loss.forward).parameters)
         self._guard = NonFiniteGuard(next(loss.parameters()).device)
         make: type[CompiledStep] | type[_EagerStep] = CompiledStep if compile else _EagerStep
         self._step = make(loss, optimizer, self._guard, max_grad_norm)
@@ -160,7 +162,7 @@ class UpdateStep:
             what calling the step returns, for each update, with batch size ``[updates]``.
 
         Raises:
-            TypeError: if ``replay`` has no ``epoch()``.
+            TypeError: if ``replay`` has no ``epoch()``, or gives pairs to a loss of one minibatch.
             NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The
                 error names the rows of the minibatch and the ages of their batches.
         """
@@ -168,6 +170,10 @@ class UpdateStep:
             raise TypeError(
                 f"replay is a {type(replay).__name__}, which has no epoch(): give a "
                 "MultiBatchReplayBuffer, or call the step with each minibatch"
+            )
+        if getattr(replay, "critic_on_all", False) and self._loss_inputs < 2:
+            raise TypeError(
+                "critic_on_all=True needs a loss of two minibatches, as AmberPPOLoss is"
             )
         self.raise_if_nonfinite()
         indices = replay.epoch()

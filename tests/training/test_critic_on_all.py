@@ -6,6 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torchrl.objectives import ClipPPOLoss
 
 from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer, RecomputedAdvantages
 from amber_trl.modules import gaussian_actor, value_critic
@@ -99,3 +100,7 @@ def test_refused() -> None:
         _Learner().replay.sample()
     with pytest.raises(ValueError, match="scale_minibatch"):
         _Learner(scale_minibatch=False).replay.epoch()
+    learner = _Learner()
+    learner.loss = ClipPPOLoss(learner.loss.actor_network, learner.critic, functional=False)
+    with pytest.raises(TypeError, match="critic_on_all"):
+        learner.epoch(compile=False)
