@@ -87,17 +87,12 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
         """Rows of each batch in a minibatch of ``size``, which they add up to."""
         exact = torch.ones(len(age), dtype=torch.float64)
         if self.shares is not None:
-            if int(age[-1]) >= len(self.shares):
+            if int(age[-1]) >= len(self.shares) or not any(self.shares[a] for a in age.tolist()):
                 raise ValueError(
-                    f"shares={self.shares} and a batch of age {int(age[-1])} in use: give as many "
-                    "shares as the buffer keeps batches"
+                    f"shares={self.shares} and batches of ages {age.tolist()} in use: give as many "
+                    "shares as the buffer keeps batches, and use one with a share above 0"
                 )
             exact = torch.tensor(self.shares)[age.cpu()].double()
-            if not exact.any():
-                raise ValueError(
-                    f"shares={self.shares} and batches of ages {age.tolist()} in use, all of share 0: "
-                    "keep the newest batch in use, or give another a share"
-                )
         exact = exact / exact.sum() * size
         counts = exact.floor()
         left = size - int(counts.sum())

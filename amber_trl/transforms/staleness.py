@@ -348,9 +348,7 @@ class ISStalenessFilter(Transform):
         if not isinstance(staleness, Tensor) or staleness.shape != log_ratio.shape[:1]:
             raise _wrong_shape(self.metric, staleness, "log-ratios [batches, frames]", "[batches]")
         if (staleness < -1e-4).any():  # further below 0 than rounding takes it
-            raise ValueError(
-                f"metric {self.metric!r} returned {staleness.min()}: a staleness is at least 0"
-            )
+            raise ValueError(f"metric {self.metric!r} returned {staleness.min()}: give at least 0")
         return staleness
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:

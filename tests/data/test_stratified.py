@@ -85,9 +85,6 @@ def test_what_are_not_shares_is_refused(shares: tuple[float, ...]) -> None:
 
 def test_batches_in_use_that_have_no_share_are_refused() -> None:
     sampler = StratifiedMinibatchSampler(N, (1, 0))
-    replay = MultiBatchReplayBuffer(2, N, 2, sampler=sampler)
-    for _ in range(2):
-        replay.extend(make_batch(N))
-    sampler.set_active([0])
+    older = ActiveBatches(torch.tensor([0]), torch.tensor([1]), None, N)
     with pytest.raises(ValueError, match="shares"):
-        replay.sample()
+        sampler.draw_epoch(older, 2, None)
