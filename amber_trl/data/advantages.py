@@ -1,7 +1,7 @@
 """Advantages and value targets of stored batches, computed again as the networks change."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
@@ -40,7 +40,7 @@ class RecomputedAdvantages:
     the critic over the frames; storing the next observations doubles the memory of observations.
 
     Args:
-        critic: writes ``state_value``, ``[..., 1]``. Held, not part of any state.
+        critic: writes ``state_value``, ``[..., 1]``. Held, not part of any state or copy.
         estimator: which of the three.
 
     Keyword Args:
@@ -54,7 +54,8 @@ class RecomputedAdvantages:
         chunk_size: frames per forward pass, which bounds memory.
 
     Raises:
-        TypeError: if ``critic`` is not a TensorDict module, or a number is of another type.
+        TypeError: if ``critic`` is not a TensorDict module that writes ``state_value``, or a number
+            is of another type.
         ValueError: if the estimator is unknown or a number is out of range.
 
     Examples:
@@ -89,14 +90,8 @@ class RecomputedAdvantages:
         proximal_log_prob_key: NestedKey = "proximal_log_prob",
         chunk_size: int = 4096,
     ) -> None:
-        if not isinstance(critic, TensorDictModuleBase):
-            raise TypeError(
-                f"critic of type {type(critic).__name__}: give a TensorDictModule that writes "
-                "'state_value', such as value_critic makes"
-            )
         if estimator not in get_args(AdvantageEstimator):
             raise ValueError(f"estimator={estimator!r}: give one of {get_args(AdvantageEstimator)}")
-        self.critic = critic
         self.estimator = estimator
         self.gamma = check_number("gamma", gamma, low=0, high=1)
         self.lmbda = check_number("lmbda", lmbda, low=0, high=1)
@@ -107,6 +102,27 @@ class RecomputedAdvantages:
         self.chunk_size = check_integer("chunk_size", chunk_size)
         self.proximal_log_prob_key = proximal_log_prob_key
         self._log_prob_keys = [unravel_key(key) for key in log_prob_keys]
+        self.out_keys = ["advantage", "value_target"]
+        self.set_critic(critic)
+
+    @property
+    def critic(self) -> TensorDictModuleBase:
+        """The live critic; ``RuntimeError`` if this was copied or unpickled without one."""
+        if self._critic is None:
+            raise RuntimeError(
+                "this RecomputedAdvantages was copied or unpickled and has no critic: call "
+                "set_critic(critic) with the one being trained"
+            )
+        return self._critic
+
+    def set_critic(self, critic: TensorDictModuleBase) -> None:
+        """Compute with ``critic`` from now on; refused is what the constructor refuses."""
+        if not isinstance(critic, TensorDictModuleBase) or "state_value" not in critic.out_keys:
+            raise TypeError(
+                f"critic of type {type(critic).__name__}: give a TensorDictModule that writes "
+                "'state_value', such as value_critic makes"
+            )
+        self._critic: TensorDictModuleBase | None = critic
         self._observation_keys = [unravel_key(key) for key in critic.in_keys]
         self.in_keys: list[NestedKey] = [
             *self._observation_keys,
@@ -114,7 +130,9 @@ class RecomputedAdvantages:
             *(("next", key) for key in ("reward", "done", "terminated")),
             *(self._log_prob_keys if self.reads_ratios else ()),
         ]
-        self.out_keys = ["advantage", "value_target"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_critic": None}
 
     @property
     def reads_ratios(self) -> bool:
@@ -126,16 +144,16 @@ class RecomputedAdvantages:
 
         Args:
             tensordict: ``[frames]`` of one batch, or ``[batches, frames]``, in each environment
-                after environment.
+                after environment. So ``[E, T]`` is standardised environment by environment.
 
         Returns:
             The same TensorDict, with two columns ``[..., 1]``.
 
         Raises:
             KeyError: if a key that the estimator reads is missing.
-            ValueError: if the frames are not whole environments.
+            ValueError: if the frames are not whole environments, or there are none.
         """
-        batches = tensordict if tensordict.ndim == 2 else tensordict.unsqueeze(0)
+        batches = tensordict.unsqueeze(0) if tensordict.ndim == 1 else tensordict
         computed = self.compute(batches, range(len(batches)))
         for key in self.out_keys:
             tensordict.set(key, computed[key].reshape(*tensordict.shape, 1))
@@ -151,6 +169,11 @@ class RecomputedAdvantages:
         Raises:
             KeyError, ValueError: as a call does.
         """
+        if batches.ndim != 2 or 0 in batches.shape:
+            raise ValueError(
+                f"batch size {list(batches.shape)}: give [frames] or [batches, frames]"
+            )
+        self.check_shape(batches.shape[1:])
         self.check_frames(batches)
         per_env = (len(chosen), -1, self.frames_per_env or batches.shape[1])
 
@@ -168,7 +191,7 @@ class RecomputedAdvantages:
         log_ratio = torch.zeros_like(value)
         if self.reads_ratios:
             behaviour = sum_of_heads(map(column, self._log_prob_keys), value.numel())
-            log_ratio = column(self.proximal_log_prob_key) - behaviour.view(per_env)
+            log_ratio = (column(self.proximal_log_prob_key) - behaviour.view(per_env)).to(value)
         estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: where each ratio is 1
         flags = done, terminated
         advantage, target = estimate(
@@ -180,6 +203,13 @@ class RecomputedAdvantages:
         shape = (len(chosen), batches.shape[1], 1)
         columns = (column.reshape(shape) for column in (advantage, target))
         return TensorDict(dict(zip(self.out_keys, columns, strict=True)), shape[:2])
+
+    def reserve(self, frames: TensorDictBase) -> None:
+        """Write zeros of the critic's dtype where the columns of a new batch ``[frames]`` will be."""
+        self.check_frames(frames)
+        dtype = self._value(frames[:1].select(*self._observation_keys)).dtype
+        for key in self.out_keys:
+            frames.set(key, torch.zeros(len(frames), 1, dtype=dtype, device=frames.device))
 
     def _values(self, frames: TensorDictBase, beyond: Tensor) -> tuple[Tensor, Tensor]:
         """``V`` of each frame's state and of the state that it leads to, ``[frames]``."""
@@ -212,9 +242,10 @@ class RecomputedAdvantages:
 
     def check_frames(self, tensordict: TensorDictBase) -> None:
         """Raise ``KeyError`` if a key that the estimator reads of stored frames is missing."""
-        missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
+        keys = [*self.in_keys, *([self.proximal_log_prob_key] if self.reads_ratios else [])]
+        missing = [key for key in keys if tensordict.get(key, None) is None]
         if missing:
             raise KeyError(
-                f"{missing} missing of the keys {self.in_keys} that advantages are computed from: "
-                "keep them in storage (keys=), and give RecomputedAdvantages the names (log_prob_keys=)"
+                f"{missing} missing of the keys {keys} that advantages are computed from: keep them "
+                "in storage (keys=), and give RecomputedAdvantages the names (..._key=, ..._keys=)"
             )

@@ -204,7 +204,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             self.staleness.check_frames(frames)
         if self.advantages is not None:
             self.advantages.check_shape(batch.shape)
-            self.advantages.check_frames(frames)
         # Detached, since a storage would keep every graph ever written into it. Not by
         # TensorDictReplayBuffer.extend, which would apply the inverse transforms again.
         index = self._extend(self._with_own_columns(frames.detach()))
@@ -227,8 +226,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             behaviour = [frames.get(key) for key in self.staleness.log_prob_keys]
             log_prob = sum_of_heads(behaviour, len(frames))
             frames.set(self.staleness.proximal_log_prob_key, log_prob)
-        for key in () if self.advantages is None else self.advantages.out_keys:
-            frames.set(key, torch.zeros_like(frames["next", "reward"]))
+        if self.advantages is not None:
+            self.advantages.reserve(frames)
         return frames
 
     def refresh(self) -> TensorDict:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -147,6 +149,38 @@ def test_they_follow_the_critic_and_the_batches_in_use() -> None:
         torch.testing.assert_close(after[key][512:], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("networks", "rewards"),
+    [
+        (torch.float64, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float32, torch.int64),
+    ],
+)
+def test_the_columns_are_of_the_critic_s_dtype(networks: torch.dtype, rewards: torch.dtype) -> None:
+    run = _Collected(1, estimator="vtrace")
+    run.actor.to(networks)
+    run.critic.to(networks)
+    batch = run.batches[0].apply(lambda x: x.to(networks) if x.is_floating_point() else x)
+    batch["next", "reward"] = batch["next", "reward"].to(rewards).squeeze(-1)
+    run.replay.extend(batch)
+    run.replay.refresh()
+    for key in KEYS:
+        assert run.replay[:][key].dtype == networks
+        assert run.replay[:][key].any()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_has_no_critic(copied: Any) -> None:
+    run = _Collected(1)
+    twin = copied(run.replay)
+    twin.staleness.set_actor(run.actor)
+    with pytest.raises(RuntimeError, match="set_critic"):
+        twin.extend(run.batches[0])
+    twin.advantages.set_critic(run.critic)
+    twin.extend(run.batches[0])
+
+
 def test_refused() -> None:
     advantages = RecomputedAdvantages(_critic(), "vtrace", gamma=0.9, lmbda=0.9)
     with pytest.raises(ValueError, match="staleness"):
@@ -164,3 +198,14 @@ def test_refused() -> None:
         run.replay.extend(run.batches[0].reshape(4, 128))
     with pytest.raises(KeyError, match="reward"):
         run.replay.extend(run.batches[0].exclude(("next", "reward")))
+    frames = _two_environments().reshape(-1)
+    with pytest.raises(KeyError, match="proximal_log_prob"):
+        advantages(frames.exclude("proximal_log_prob"))
+    for shape in ((2, 2, 2), (0,)):
+        with pytest.raises(ValueError, match="batch size"):
+            advantages(frames[: math.prod(shape)].reshape(shape))
+    with pytest.raises(ValueError, match="frames_per_env"):
+        RecomputedAdvantages(_critic(), gamma=0.9, lmbda=0.9, frames_per_env=5)(frames)
+    other = TensorDictModule(torch.nn.Identity(), ["observation"], ["value"])
+    with pytest.raises(TypeError, match="state_value"):
+        RecomputedAdvantages(other, gamma=0.9, lmbda=0.9)
