@@ -54,8 +54,7 @@ class RecomputedAdvantages:
         chunk_size: frames per forward pass, which bounds memory.
 
     Raises:
-        TypeError: if ``critic`` is not a TensorDict module that writes ``state_value``, or a number
-            is of another type.
+        TypeError: if ``critic`` does not write ``state_value``, or a number is of another type.
         ValueError: if the estimator is unknown or a number is out of range.
 
     Examples:
@@ -109,10 +108,7 @@ class RecomputedAdvantages:
     def critic(self) -> TensorDictModuleBase:
         """The live critic; ``RuntimeError`` if this was copied or unpickled without one."""
         if self._critic is None:
-            raise RuntimeError(
-                "this RecomputedAdvantages was copied or unpickled and has no critic: call "
-                "set_critic(critic) with the one being trained"
-            )
+            raise RuntimeError("a copied RecomputedAdvantages has no critic: call set_critic")
         return self._critic
 
     def set_critic(self, critic: TensorDictModuleBase) -> None:
@@ -170,9 +166,7 @@ class RecomputedAdvantages:
             KeyError, ValueError: as a call does.
         """
         if batches.ndim != 2 or 0 in batches.shape:
-            raise ValueError(
-                f"batch size {list(batches.shape)}: give [frames] or [batches, frames]"
-            )
+            raise ValueError(f"shape {list(batches.shape)}: give [frames] or [batches, frames]")
         self.check_shape(batches.shape[1:])
         self.check_frames(batches)
         per_env = (len(chosen), -1, self.frames_per_env or batches.shape[1])
@@ -193,16 +187,14 @@ class RecomputedAdvantages:
             behaviour = sum_of_heads(map(column, self._log_prob_keys), value.numel())
             log_ratio = (column(self.proximal_log_prob_key) - behaviour.view(per_env)).to(value)
         estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: where each ratio is 1
-        flags = done, terminated
-        advantage, target = estimate(
-            self.gamma, self.lmbda, value, next_value, reward.to(value.dtype), *flags, log_ratio
-        )
+        columns = value, next_value, reward.to(value), done, terminated, log_ratio
+        advantage, target = estimate(self.gamma, self.lmbda, *columns)
         if self.standardize:
             advantage = advantage - advantage.mean((1, 2), keepdim=True)
             advantage = advantage / advantage.std((1, 2), keepdim=True).clamp_min(1e-4)
         shape = (len(chosen), batches.shape[1], 1)
-        columns = (column.reshape(shape) for column in (advantage, target))
-        return TensorDict(dict(zip(self.out_keys, columns, strict=True)), shape[:2])
+        written = (column.reshape(shape) for column in (advantage, target))
+        return TensorDict(dict(zip(self.out_keys, written, strict=True)), shape[:2])
 
     def reserve(self, frames: TensorDictBase) -> None:
         """Write zeros of the critic's dtype where the columns of a new batch ``[frames]`` will be."""
