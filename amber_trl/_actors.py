@@ -102,7 +102,7 @@ def check_gaussian(actor: nn.Module, needed_by: str) -> None:
 def _not_gaussian(kind: type, needed_by: str) -> ValueError:
     return ValueError(
         f"{needed_by} needs a Gaussian actor, got one of {kind.__name__}, whose action dimensions "
-        "have no ratios of their own: choose something else than the ratios of dimensions"
+        "have no ratios of their own: choose another loss or staleness metric, or Box actions"
     )
 
 

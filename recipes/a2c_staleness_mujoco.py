@@ -158,7 +158,9 @@ def learn(
     )
     collector = GymCollector(env, policy.actor, frames_per_batch=size, total_frames=total)
     parts |= {"optimizer": optimizer, "schedule": schedule}
-    with TrainingRun(directory, collector, parts, num_batches=config.num_batches) as run:
+    with TrainingRun(
+        directory, collector, parts, num_batches=config.num_batches, checkpoint_interval=50
+    ) as run:
         for batch in run.batches():
             annealed = schedule.step(run.frames)
             normalizer.update(batch["observation"])

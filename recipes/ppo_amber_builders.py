@@ -148,7 +148,11 @@ def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
     """Builds the parts and lets them go: what cannot be is said before a run is made."""
     with torch.random.fork_rng():
         actor, critic, *_ = build_networks(config, env)
-        loss = build_loss(config, actor, critic)
+        try:
+            loss = build_loss(config, actor, critic)
+        except ValueError as error:
+            chosen = f"setup={config.setup!r} with loss={config.loss!r}"
+            raise ValueError(f"{chosen}: {error}") from error
         check_staleness(build_replay(config, actor, critic), env)
     policy = Policy(config.env_id, {}, actor, reward_scaler=build_scaler(config))
     initialize(config, {"loss": loss, "policy": policy})

@@ -50,8 +50,9 @@ class Config:
     """Where the run's files go (runs/ENV_ID-SETUP-seedSEED)."""
     overwrite: bool = False
     """Replace a run that the directory already holds."""
-    checkpoint_interval: Annotated[int | None, Range(1)] = None
-    """Iterations between checkpoints (None: only one, at the end). Kept: the last two, the best."""
+    checkpoint_interval: Annotated[int | None, Range(1)] = 50
+    """Iterations between checkpoints, from which a killed run can be resumed (None: only one, at the
+    end). Kept: the last two, the best."""
     resume: Path | None = None
     """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
     extend: Path | None = None
@@ -187,6 +188,7 @@ class EffectiveConfig(Config):
 
 _DEFAULTS: dict[str, Any] = {
     "total_frames": 1_000_000,
+    "checkpoint_interval": None,  # where that is asked for
     "frames_per_batch": 2048,
     "staleness_metric": "mean_abs_deviation",
     "epochs": 10,

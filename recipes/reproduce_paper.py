@@ -68,7 +68,7 @@ class Config:
     """Short runs that exercise everything and learn nothing."""
     compile: Literal["auto", "on", "off"] = "auto"
     """on, off or auto, as in the main recipe."""
-    checkpoint_interval: Annotated[int | None, Range(1)] = None
+    checkpoint_interval: Annotated[int | None, Range(1)] = 50
     """Iterations between checkpoints (None: only one, when a run ends or is asked to stop)."""
     workers: Annotated[int | None, Range(1)] = None
     """Runs at a time, each on one thread (as many as there are cores to use)."""

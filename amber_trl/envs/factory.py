@@ -131,7 +131,7 @@ def _make_one(
     for wrapper in wrappers:
         env = _wrapped(env, wrapper)
     if not _is_vector(env.observation_space):
-        raise _unsupported(env_id, f"observation space {env.observation_space!s:.120}")
+        raise _unsupported(env_id, "observation", f"{env.observation_space!s:.120}")
     return _adapt_actions(env_id, env, clip_actions)
 
 
@@ -184,13 +184,15 @@ def _suggestion(name: str) -> str:
     return "gymnasium.pprint_registry() lists the known ids; 'module:id' imports a module first"
 
 
-def _unsupported(env_id: str, space: str) -> TypeError:
+def _unsupported(env_id: str, kind: str, space: str) -> TypeError:
+    needed, wrapper = "a one-dimensional Box of floats is", "one of your own"
+    if kind == "action":
+        needed = f"Discrete or {needed}"
+    else:
+        wrapper = f"gymnasium.wrappers:FlattenObservation, or {wrapper} (one-hot, or to floats)"
     return TypeError(
-        f"env_id={env_id!r} has the {space}, but a one-dimensional floating Box, or Discrete actions, "
-        "are needed: pass wrappers=['gymnasium.wrappers:FlattenObservation'] (--wrappers "
-        "gymnasium.wrappers:FlattenObservation) for the shape, a function of your own that returns "
-        "DtypeObservation(env, numpy.float32) for the type, or another wrapper "
-        "(images need another network and are not supported)"
+        f"env_id={env_id!r} has the {kind} space {space}, but {needed} needed: name a wrapper in "
+        f"wrappers= (--wrappers), such as {wrapper}"
     )
 
 
@@ -206,7 +208,7 @@ def _adapt_actions(
         count_from_zero = partial(np.add, space.start)
         return TransformAction(env, count_from_zero, Discrete(space.n)) if space.start else env
     if not _is_vector(space):
-        raise _unsupported(env_id, f"action space {space!s:.120}")
+        raise _unsupported(env_id, "action", f"{space!s:.120}")
     if clip_actions is None:
         clip_actions = not type(env.unwrapped).__module__.startswith("gymnasium.envs.")
     clip = partial(np.clip, a_min=space.low, a_max=space.high)

@@ -1,5 +1,7 @@
 """Actors made by a function that the caller names."""
 
+import inspect
+
 import torch
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torchrl.envs import EnvBase
@@ -46,6 +48,12 @@ def named_actor(
     """
     function = import_named("actor", name)
     specs = env.observation_spec_unbatched, env.action_spec_unbatched
+    try:
+        inspect.signature(function).bind(*specs, normalizer=normalizer)
+    except TypeError as error:
+        raise TypeError(
+            f"actor={name!r} is not a function(observation_spec, action_spec, *, normalizer): {error}"
+        ) from error
     actor = function(*specs, normalizer=normalizer)
     if not callable(getattr(actor, "get_dist", None)):
         raise TypeError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from amber_trl._provenance import package_versions
+from amber_trl.checkpoints import list_checkpoints
 from amber_trl.runs._episodes import COLUMNS
 from amber_trl.runs._files import Table, write_whole
 from amber_trl.runs._loggers import LEFT, LoggerName, check_logger, open_logger
@@ -89,10 +90,10 @@ class RunDirectory:
                 "name the directory of a run that was interrupted"
             )
         if held and not (overwrite or resume):
+            resumable = " resume it (--resume)," if list_checkpoints(self.checkpoints) else ""
             raise FileExistsError(
-                f"run directory {self.path} already holds a run ({held[0].name}): name another "
-                "directory, go on with that run (resume=True, --resume in a recipe), or overwrite "
-                "it (overwrite=True, --overwrite in a recipe)"
+                f"run directory {self.path} already holds a run ({held[0].name}):{resumable} "
+                "overwrite it (--overwrite), or name another directory"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         self._tables = {name: Table(self.path / f"{name}.csv") for name in _TABLES}

@@ -17,7 +17,7 @@ from torchrl.collectors import BaseCollector
 from tqdm import tqdm
 
 from amber_trl._checks import check_integer
-from amber_trl.checkpoints import CheckpointError, Checkpoints
+from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.collectors import CollectionState
 from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
@@ -170,8 +170,10 @@ class TrainingRun:
         with ExitStack() as stack:
             stack.callback(self._directory.close)
             stack.enter_context(self._stop)
+            saved = [int(file.stem) for file in list_checkpoints(self._directory.checkpoints)]
+            progress = self._progress and max(saved, default=0) < self.total_frames
             self._log = TrainingLog(
-                self._directory, self.total_frames, self._num_batches, progress=self._progress
+                self._directory, self.total_frames, self._num_batches, progress=progress
             )
             stack.callback(self._log.bar.close)
             if self._directory.resumed:

@@ -68,6 +68,11 @@ def test_what_follows_from_setup_loss_and_the_batches_wanted(
     assert ppo.resolve(config) == config
 
 
+def test_a_killed_run_can_be_resumed_unless_that_is_turned_off(ppo: ModuleType) -> None:
+    assert _resolve(ppo).checkpoint_interval == 50
+    assert _resolve(ppo, checkpoint_interval=None).checkpoint_interval is None
+
+
 def test_the_paper_protocol(ppo: ModuleType) -> None:
     config = _resolve(ppo, protocol="paper")
     assert (config.num_envs, config.time_limits) == (1, "terminal")
@@ -204,7 +209,8 @@ def test_help_explains_each_field(
         (["--env-kwargs", '{"nothing": 1}'], "env_kwargs={'nothing': 1}"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--env-id", "CartPole-v1", "--staleness-metric", "per_dimension"], "Gaussian"),
-        (["--env-id", "CartPole-v1", "--loss", "disc"], "DISCLoss needs a Gaussian actor"),
+        (["--env-id", "CartPole-v1", "--loss", "disc"], "loss='disc': DISCLoss needs a Gaussian"),
+        (["--actor", "math:sqrt"], "actor='math:sqrt' is not a function(observation_spec"),
         (["--sampler", "fractions:Fraction", "--smoke"], "sampler='fractions:Fraction' made a"),
         (["--staleness-metric", "math:pi"], "staleness_metric='math:pi'"),
         (["--staleness-metric", "collections:Counter"], "collections.Counter"),

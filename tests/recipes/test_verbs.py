@@ -25,10 +25,14 @@ def finished(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_resuming_a_finished_run_says_what_else_there_is(
-    ppo: ModuleType, finished: Path, caplog: pytest.LogCaptureFixture
+    ppo: ModuleType,
+    finished: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = read_tables(finished)
     assert run_main(ppo, "--resume", finished) == 0
+    assert "%|" not in capsys.readouterr().err  # no bar
     for words in ("is finished", f"--extend {finished}", f"--init-from {finished}"):
         assert words in caplog.text
     assert read_tables(finished) == before
