@@ -43,10 +43,14 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
                 | {key: value for key, value in saved.items() if "." in key}
             )
         except RuntimeError as error:
-            first = str(error).splitlines()[:2][-1].strip()  # of what may be many differences
+            shapes = (
+                f"{key} {list(saved[key].shape)} there, {list(value.shape)} here"
+                for key, value in own.items()
+                if key in saved and saved[key].shape != value.shape
+            )
             raise CheckpointError(
-                f"init_from={str(run)!r}: {name!r} cannot take the networks of {path}, which "
-                f"are of another shape or recipe: {first}"
+                f"init_from={str(run)!r} is of another task, network or recipe: "
+                f"{next(shapes, f'{name} has other parameters')}"
             ) from error
     if isinstance(policy := parts.get("policy"), Policy):
         _initialize_scale(run, policy, read_component(path, "policy").get("reward_scaler"))
