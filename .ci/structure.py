@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LINES = {
     # The house; then the losses of DISC, GePPO and GIPO, and the verbs of a run; then recomputed advantages,
-    # shares and a controller (900), hooks, own actors and loggers (600), wrappers and reward scaling (300).
-    "amber_trl": 9_000 + 560 + 1_500,
+    # shares and a controller (900), hooks, own actors and loggers (640), wrappers and reward scaling (300).
+    "amber_trl": 9_000 + 560 + 1_540,
     "recipes": 3_900
     + 1_250,  # TRPO and ACER (500), options of the above (500), words of the study (250)
     "tests": 13_500 + 400 + 2_200,  # of the above
