@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from command_line import (
@@ -44,6 +44,7 @@ from torchrl.objectives.value import GAE
 from amber_trl.collectors import GymCollector
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
+from amber_trl.evaluation import play
 from amber_trl.modules import ObservationNormalizer, RewardScaler, gaussian_actor, value_critic
 from amber_trl.runs import LoggerName, Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
@@ -90,6 +91,12 @@ class Config:
     reward_scaling: bool = False
     """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
     far from 1; what is logged is not divided."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
+    """Activation of the hidden layers."""
+    eval_interval: Annotated[int | None, Range(1)] = None
+    """Iterations between evaluations with the mean action, of 10 episodes (None: never)."""
+    progress: bool = True
+    """Show a progress bar."""
     logger: LoggerName = "csv"
     """csv: the run's own tables. Others get their numbers too."""
     smoke: bool = False
@@ -112,10 +119,14 @@ def open_run(config: Config) -> tuple[Any, ...]:
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
     config = replace(config, total_frames=total, frames_per_batch=size)
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
-    arguments = {"observation_size": observations, "action_size": actions}
+    arguments: dict[str, Any] = {"observation_size": observations, "action_size": actions}
+    shape: dict[str, Any] = {}
+    if config.activation != "tanh":  # which policy.pt does not name
+        shape["activation"] = config.activation
+    arguments |= shape
     normalizer = ObservationNormalizer(observations)
     actor = gaussian_actor(**arguments, normalizer=normalizer)
-    critic = value_critic(observations, normalizer=normalizer)
+    critic = value_critic(observations, normalizer=normalizer, **shape)
     metric = metric_of(config.staleness_metric)
     staleness = ISStalenessFilter(actor, config.drop_factor, metric=metric)
     keys = [*staleness.in_keys, "advantage", "value_target"]
@@ -159,7 +170,14 @@ def learn(
     collector = GymCollector(env, policy.actor, frames_per_batch=size, total_frames=total)
     parts |= {"optimizer": optimizer, "schedule": schedule}
     with TrainingRun(
-        directory, collector, parts, num_batches=config.num_batches, checkpoint_interval=50
+        directory,
+        collector,
+        parts,
+        num_batches=config.num_batches,
+        checkpoint_interval=50,
+        eval_interval=config.eval_interval,
+        evaluate=lambda: play(policy, 10, seed=2**31 + config.seed).mean,
+        progress=config.progress,
     ) as run:
         for batch in run.batches():
             annealed = schedule.step(run.frames)
