@@ -2,7 +2,9 @@
 
 import pandas as pd
 import pytest
-from score_setups import relative_scores
+from score_setups import main, relative_scores
+
+from tests.recipes.conftest import RECIPES
 
 
 def runs(*rows: tuple[str, str, int, float]) -> pd.DataFrame:
@@ -32,3 +34,9 @@ def test_each_seed_needs_its_run_of_ppo() -> None:
     rows = runs(("Hopper-v5", "amber", 100, 1.0), ("Hopper-v5", "ppo", 101, 1.0))
     with pytest.raises(ValueError, match="no run of ppo"):
         relative_scores(rows)
+
+
+def test_the_published_runs_give_the_table_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    docs = RECIPES.parent / "docs"
+    main(docs / "data" / "default_search")
+    assert capsys.readouterr().out in (docs / "default_search.md").read_text(encoding="utf-8")
