@@ -61,7 +61,7 @@ _ROOMS = (
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports what is first asked for; torch and TorchRL take seconds."""
+        """Imports a name when it is first used; torch and TorchRL take seconds."""
         if name in _ROOMS:
             return import_module(f"amber_trl.{name}")
         if name in __all__:

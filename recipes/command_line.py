@@ -219,7 +219,7 @@ def metric_of(name: str) -> StalenessMetric:
     """The staleness metric of this name, or what ``module:name`` names.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: if no metric has this name.
         ImportError, TypeError: as ``amber_trl.runs.import_named`` does.
     """
     if ":" in name:

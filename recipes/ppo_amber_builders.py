@@ -202,7 +202,7 @@ def build_schedule(
     *,
     extends: bool,
 ) -> LinearSchedule:
-    """Anneals what is to be annealed, of what there is."""
+    """The schedule of step size, clip range and drop factor, each if it is to be annealed."""
     clips = config.range_schedule == "linear" and config.clip_epsilon is not None
     drops = config.range_schedule == "linear" and config.drop_factor is not None
     return LinearSchedule(

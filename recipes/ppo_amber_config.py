@@ -88,7 +88,7 @@ class Config:
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
     """Staleness beyond which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1)."""
     batches_in_use: Annotated[int | None, Range(1)] = None
-    """Batches that are to be in use; the drop factor is chosen in each iteration to give so many."""
+    """Batches that are to be in use; the drop factor is chosen in each iteration to give that number."""
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
     """Effective sample size that is to be in use, in batches, instead of batches_in_use."""
     max_drop_factor: Annotated[float | None, Range(0, above=True)] = None

@@ -71,7 +71,7 @@ class MultiBatchSampler(Sampler):
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Rows of the minibatches of one epoch; a sampler of your own overrides this.
+        """Rows of the minibatches of one epoch; a custom sampler overrides this.
 
         What it returns is checked. State, saving and loading are the base class's; arguments of a
         sampler's own that an epoch depends on belong into :meth:`settings`.
@@ -146,7 +146,7 @@ class MultiBatchSampler(Sampler):
             RuntimeError: if the storage is empty, or holds a part of a batch.
             ValueError: if ``batch_size`` does not divide ``frames_per_batch``, changes in the
                 middle of an epoch, an active slot is not stored, or :meth:`draw_epoch` returns
-                what are not rows of active batches.
+                anything but rows of active batches.
         """
         if self._epoch is None or self._position == len(self._epoch):
             self._epoch = self._new_epoch(storage, batch_size)

@@ -63,7 +63,7 @@ class ISStalenessFilter(Transform):
             ``ProbabilisticTensorDictSequential``), whose distribution has ``log_prob``;
             continuous, discrete or composite.
         drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch. A property, to anneal. Or
-            a :class:`DropFactorController`, which chooses it anew at every measurement.
+            a :class:`DropFactorController`, which chooses it again at every measurement.
 
     Keyword Args:
         metric: ``"mean_abs_deviation"`` (``R' - 1``), ``"per_dimension"`` (the same averaged over

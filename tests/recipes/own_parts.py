@@ -1,4 +1,4 @@
-"""Parts of one's own that the recipes are asked for by name."""
+"""Custom parts, which tests name on the recipes' command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An actor, a sampler and a staleness metric of one's own, named on the command line."""
+"""A custom actor, sampler and staleness metric, named on the command line."""
 
 from __future__ import annotations
 
