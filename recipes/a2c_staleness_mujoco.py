@@ -20,21 +20,14 @@ from amber_trl._terminal import begin
 if __name__ == "__main__":
     begin()  # before the imports that take seconds
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from command_line import (
-    EnvKwargs,
-    check_env_kwargs,
-    check_staleness,
-    initialize,
-    metric_of,
-    open_directory,
-    run_recipe,
-)
-from ranges import Range, check_fields
+from command_line import check_staleness, initialize, metric_of, open_directory, run_recipe
+from ranges import Range
+from run_options import RunOptions, check_options
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
@@ -46,34 +39,19 @@ from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.envs import make_env
 from amber_trl.evaluation import play
 from amber_trl.modules import ObservationNormalizer, RewardScaler, gaussian_actor, value_critic
-from amber_trl.runs import LoggerName, Policy, RunDirectory, TrainingRun
+from amber_trl.runs import Policy, RunDirectory, TrainingRun
 from amber_trl.training import LinearSchedule, UpdateStep
 from amber_trl.transforms import ISStalenessFilter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(RunOptions):
     """What to train, and how."""
 
     env_id: str = "InvertedPendulum-v5"
     """Gymnasium id of an environment with Box observations and actions; 8 run together."""
-    env_kwargs: EnvKwargs = field(default_factory=dict)
-    """Arguments of the environment, such as '{"ctrl_cost_weight": 0.1}' for Ant-v5."""
-    wrappers: tuple[str, ...] = ()
-    """Wrappers around it, the innermost first, as module:Class, such as
-    gymnasium.wrappers:FlattenObservation for a Dict observation."""
-    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """Seeds networks, environments, actions and minibatches."""
     run_dir: Path = Path("runs/a2c")
     """Where the run's files go."""
-    overwrite: bool = False
-    """Replace a run that the directory already holds."""
-    resume: Path | None = None
-    """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
-    extend: Path | None = None
-    """Directory of a finished run to go on with, up to total_frames and with its options."""
-    init_from: Path | None = None
-    """Run, or checkpoint of one, whose actor, critic and statistics to start from."""
     total_frames: Annotated[int | None, Range(1)] = None
     """Frames to train for, towards which everything is annealed (300 000; smoke: 2560)."""
     frames_per_batch: Annotated[int | None, Range(1)] = None
@@ -95,18 +73,11 @@ class Config:
     """Activation of the hidden layers."""
     eval_interval: Annotated[int | None, Range(1)] = None
     """Iterations between evaluations with the mean action, of 10 episodes (None: never)."""
-    progress: bool = True
-    """Show a progress bar."""
-    logger: LoggerName = "csv"
-    """csv: the run's own tables. Others get their numbers too."""
-    smoke: bool = False
-    """Ten short iterations."""
 
 
 def open_run(config: Config) -> tuple[Any, ...]:
     """Everything that can fail before training; what learn takes."""
-    check_fields(config)
-    check_env_kwargs(config.env_kwargs)
+    check_options(config)
     size = config.frames_per_batch or (256 if config.smoke else 2048)
     total = config.total_frames or (2560 if config.smoke else 300_000)
     total = -(-total // size) * size  # the last batch is whole
@@ -174,7 +145,7 @@ def learn(
         collector,
         parts,
         num_batches=config.num_batches,
-        checkpoint_interval=50,
+        checkpoint_interval=config.checkpoint_interval,
         eval_interval=config.eval_interval,
         evaluate=lambda: play(policy, 10, seed=2**31 + config.seed).mean,
         progress=config.progress,

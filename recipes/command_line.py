@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import gymnasium
 import torch
 import tyro
+from run_options import RunOptions
 from torchrl.envs import EnvBase
-from tyro.constructors import PrimitiveConstructorSpec
 
 from amber_trl._terminal import say
 from amber_trl.checkpoints import CheckpointError, list_checkpoints
 from amber_trl.data import MultiBatchReplayBuffer
-from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.runs import RunDirectory, import_named, initialize_from, read_config
 from amber_trl.training import NonFiniteError
 from amber_trl.transforms import MetricName, StalenessMetric
 
-C = TypeVar("C")
+C = TypeVar("C", bound=RunOptions)
 
 _REFUSED = (ValueError, TypeError, RuntimeError, OSError, ImportError, gymnasium.error.Error)
 _FAILED = (CheckpointError, NonFiniteDataError, NonFiniteError, OSError)
-
-
-def _json_object(words: list[str]) -> Any:
-    try:
-        value = json.loads(words[0])
-        json.dumps(value, allow_nan=False)  # JSON has neither NaN nor infinity, which 1e400 becomes
-    except ValueError:
-        return words[0]  # which check_env_kwargs refuses, in one line
-    return value
-
-
-EnvKwargs = Annotated[
-    dict[str, Any],
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="JSON",
-        instance_from_str=_json_object,
-        is_instance=lambda value: isinstance(value, dict),
-        str_from_instance=lambda value: [json.dumps(value)],
-    ),
-]
-"""Arguments of an environment; a JSON object on the command line."""
-
-
-def check_env_kwargs(env_kwargs: Any) -> None:
-    """Refuses what is not a JSON object, or has arguments of ``make_env`` itself, by ValueError."""
-    if not isinstance(env_kwargs, dict):
-        raise ValueError(
-            f"env_kwargs={env_kwargs!r} is not a JSON object: give one, such as "
-            """'{"max_episode_steps": 500}'"""
-        )
-    if taken := sorted(env_kwargs.keys() & inspect.signature(make_env).parameters.keys()):
-        raise ValueError(
-            f"env_kwargs={env_kwargs!r}: the recipe sets {taken} itself: leave them out"
-        )
 
 
 def run_recipe(
@@ -193,7 +155,7 @@ def saved_config(kind: type[C], run_dir: Path) -> C:
     """
     own = {"run_dir": run_dir, "resume": run_dir, "extend": None, "overwrite": False}
     saved = read_config(run_dir) | own
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    names = {field.name for field in fields(kind)}
     if missing := names - saved.keys():
         raise ValueError(
             f"{run_dir}/config.json lacks {sorted(missing)}: resume the run with the recipe and "

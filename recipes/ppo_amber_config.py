@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from command_line import EnvKwargs, check_env_kwargs, continued_config, metric_of
-from ranges import Range, check_fields
+from command_line import continued_config, metric_of
+from ranges import Range
+from run_options import RunOptions, check_options, default_run_dir
 
-from amber_trl.runs import LoggerName, import_named
+from amber_trl.runs import import_named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(RunOptions):
     """What to train, and how. Where a default is None, the text says what it stands for."""
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of an environment with a one-dimensional Box of floats as observation and a Box or Discrete action."""
-    env_kwargs: EnvKwargs = field(default_factory=dict)
-    """Arguments of the environment, such as '{"ctrl_cost_weight": 0.1}' for Ant-v5."""
-    wrappers: tuple[str, ...] = ()
-    """Wrappers around it, the innermost first, as module:Class, such as
-    gymnasium.wrappers:FlattenObservation for a Dict observation."""
     setup: Literal["ppo", "mber", "amber", "disc", "geppo", "gipo"] = "amber"
     """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale. disc,
     geppo, gipo: methods with losses of their own, close to their authors' settings (docs/methods.md)."""
     protocol: Literal["default", "paper"] = "default"
     """default: 8 environments, time limits bootstrapped. paper: 1 environment, limits terminal."""
-    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """Seeds networks, environments, actions and minibatches."""
-    total_frames: Annotated[int | None, Range(1)] = None
-    """Frames to train for, towards which everything is annealed; the last batch is made whole
-    (1 000 000; smoke: 2560)."""
     device: str = "cpu"
     """Torch device of networks and storage."""
     collector: Literal["fast", "torchrl"] | None = None
@@ -46,34 +37,11 @@ class Config:
     actor of the fast collector. auto: in runs of at least 100 000 frames, if a compiler works."""
     num_threads: Annotated[int, Range(1)] = 1
     """Threads that torch uses; for networks of this size one is fastest."""
-    run_dir: Path | None = None
-    """Where the run's files go (runs/ENV_ID-SETUP-seedSEED)."""
-    overwrite: bool = False
-    """Replace a run that the directory already holds."""
-    checkpoint_interval: Annotated[int | None, Range(1)] = 50
-    """Iterations between checkpoints, from which a killed run can be resumed (None: only one, at the
-    end). Kept: the last two, the best."""
-    resume: Path | None = None
-    """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
-    extend: Path | None = None
-    """Directory of a finished run to go on with, up to total_frames and with its options."""
-    init_from: Path | None = None
-    """Run, or checkpoint of one, whose actor, critic and statistics to start from."""
     eval_interval: Annotated[int | None, Range(1)] = None
     """Iterations between evaluations with the mean action, which then choose the best checkpoint
     among those saved after one (None: never)."""
     eval_episodes: Annotated[int, Range(1)] = 10
     """Episodes of an evaluation, each time the same starts."""
-    logger: LoggerName = "csv"
-    """csv: the run's own tables. Others get their numbers too: tensorboard in the run directory;
-    wandb and mlflow as their environment variables say (WANDB_MODE=offline needs no account;
-    without MLFLOW_TRACKING_URI it is mlflow.db in the run directory)."""
-    progress: bool = True
-    """Show a progress bar: frames, time left and speed; return, the mean of the last 100 episodes;
-    active, the batches in use; staleness, that of the oldest batch in use."""
-    smoke: bool = False
-    """A few short iterations that exercise everything within 20 seconds, and learn nothing."""
-
     num_envs: Annotated[int | None, Range(1)] = None
     """Environments stepped in one process (by the protocol: 8 or 1)."""
     time_limits: Literal["bootstrap", "terminal"] | None = None
@@ -244,15 +212,13 @@ _SMOKE: dict[str, Any] = {"total_frames": 2560, "frames_per_batch": 256, "epochs
 
 def resolve(config: Config) -> EffectiveConfig:
     """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
-    check_fields(config)
-    check_env_kwargs(config.env_kwargs)
+    check_options(config)
     _check_device(config.device)
     if (own := continued_config(EffectiveConfig, config)) is not None:
         return replace(own, progress=config.progress)
     values = _DEFAULTS | _SETUPS[config.setup] | _PROTOCOLS[config.protocol]
     values |= _SMOKE if config.smoke else {}
-    task = config.env_id.replace("/", "-").replace(":", "-")
-    values["run_dir"] = Path("runs", f"{task}-{config.setup}-seed{config.seed}")
+    values["run_dir"] = default_run_dir(config, config.setup)
     given = {name: value for name, value in asdict(config).items() if value is not None}
     values |= given
     _fill_in(values, given)

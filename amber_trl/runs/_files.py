@@ -62,7 +62,7 @@ class Table:
                     break
                 kept, last = kept + len(line), int(frame)
         self.file.truncate(kept)
-        self._columns = tuple(header.decode().strip().split(","))
+        self._columns = tuple(header.decode().strip().split(",")) if header else ()
         return last
 
     def sync(self) -> None:

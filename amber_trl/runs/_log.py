@@ -43,24 +43,28 @@ class TrainingLog:
         self.bar = tqdm(total=total, unit="frame", disable=not progress)
         self._laps = dict.fromkeys(_LAPS, 0.0)
         self._started = self._lapped = self._logged = time.perf_counter()
+        self._written = 0  # frames at the last row
 
     def lap(self, name: str) -> None:
         """Notes that the time since the last lap went to ``name``."""
         now = time.perf_counter()
         self._laps[name], self._lapped = now - self._lapped, now
 
-    def iteration(
+    def count(self, batch: TensorDictBase, frames: int) -> None:
+        """Writes the episodes that end in a batch, before which there were ``frames`` frames."""
+        finished = self.recorder.record(batch, frames)
+        self.episodes += finished
+        rows = (dict(zip(COLUMNS, episode, strict=True)) for episode in finished)
+        self._directory.append("episodes", *rows)
+
+    def write(
         self,
-        batch: TensorDictBase,
         frames: int,
         values: Mapping[str, Any],
         metrics: Sequence[TensorDictBase],
         ledger: TensorDictBase | None,
     ) -> None:
-        """Writes the rows of an iteration before which there were ``frames`` frames."""
-        finished = self.recorder.record(batch, frames)
-        self.episodes += finished
-        frames += batch.numel()
+        """Writes the rows of an iteration after which there are ``frames`` frames."""
         mean_return, mean_length = self.means()
         shown = {} if mean_return is None else {"return": f"{mean_return:.4g}"}
         row = {"frames": frames, **{name: _number(value) for name, value in values.items()}}
@@ -71,21 +75,19 @@ class TrainingLog:
             shown |= {"active": str(len(active)), "staleness": f"{active[-1]:.3g}"}
         row |= {"mean_return": mean_return, "mean_length": mean_length}
         cells = {} if ledger is None else _ledger_cells(ledger, self._num_batches)
-        self._directory.append(
-            "episodes", *(dict(zip(COLUMNS, each, strict=True)) for each in finished)
-        )
         self._directory.append("iterations", row | cells)
         self.bar.set_postfix(shown, refresh=False)
-        self.bar.update(batch.numel())
+        self.bar.update(frames - self._written)
         now = time.perf_counter()
         timing: dict[str, float] = {"frames": frames, "seconds": now - self._started}
         timing |= {f"{name}_seconds": seconds for name, seconds in self._laps.items()}
-        timing["frames_per_second"] = batch.numel() / (now - self._logged)
+        timing["frames_per_second"] = (frames - self._written) / (now - self._logged)
         del row["frames"]  # the logger's x axis
         row["frames_per_second"] = timing["frames_per_second"]
         by_age = {f"ledger/{name}": value for name, value in cells.items()}
         self._directory.log(frames, row | by_age)
         self._directory.append("timing", timing)
+        self._written = frames
         self._lapped = self._logged = time.perf_counter()
 
     def means(self) -> tuple[float | None, float | None]:
@@ -111,21 +113,23 @@ class TrainingLog:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Unfinished episodes, and the time so far."""
+        """Unfinished episodes, the frames at the last row, and the time so far."""
         return {
             "unfinished": self.recorder.state_dict(),
+            "written": self._written,
             "seconds": time.perf_counter() - self._started,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], frames: int) -> None:
         """Goes on after ``frames`` frames, with the rows that there were then."""
-        self._directory.rewind(frames)
+        self._written = state.get("written", frames)
+        self._directory.rewind(frames, last_row=self._written)
         self.episodes = [
             Episode(int(frame), float(total), int(length), terminated == "1", truncated == "1")
             for frame, total, length, terminated, truncated in self._directory.rows("episodes")
         ]
         self.recorder.load_state_dict(state["unfinished"])
-        self.bar.n = self.bar.initial = frames
+        self.bar.n = self.bar.initial = self._written
         self.bar.refresh()
         self._lapped = self._logged = time.perf_counter()
         self._started = self._lapped - state["seconds"]

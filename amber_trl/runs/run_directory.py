@@ -169,22 +169,24 @@ class RunDirectory:
         for table in self._tables.values():
             table.sync()
 
-    def rewind(self, frames: int) -> None:
+    def rewind(self, frames: int, *, last_row: int | None = None) -> None:
         """Keeps the rows up to a checkpoint, so that none is missing or there twice.
 
         Removes ``policy.pt`` and ``summary.json`` too, which an earlier end of the run left.
 
         Args:
             frames: frames of the checkpoint.
+            last_row: frame of the row of ``iterations.csv`` that was the last one then, if it is an
+                earlier one.
 
         Raises:
-            ValueError: if ``iterations.csv`` has no row of that frame.
+            ValueError: if ``iterations.csv`` has no such row.
         """
         # This table's row is written after the logger has the iteration.
         whole = (int(row[0]) for row in self.rows("timing") if row and row[0].isdigit())
         self._logged = max(whole, default=0)
         last = {name: table.rewind(frames) for name, table in self._tables.items()}["iterations"]
-        if last != frames:
+        if last != (frames if last_row is None else last_row):
             raise ValueError(
                 f"{self.path}/iterations.csv ends at frame {last}, before the checkpoint at "
                 f"{frames}: rows are missing; restore the file, or start the run again"

@@ -65,6 +65,9 @@ class TrainingRun:
             ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
         num_batches: batches that the ledger can have; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
+        log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops of
+            many short ones. Episodes are always written, and so are the last iteration and those
+            with an evaluation.
         init_from: run, or one of its checkpoints, whose networks a new training starts from, as by
             :func:`initialize_from`. A resumed training ignores it.
         eval_interval: iterations between evaluations; None makes none.
@@ -126,12 +129,14 @@ class TrainingRun:
         *,
         num_batches: int = 1,
         checkpoint_interval: int | None = None,
+        log_interval: int = 1,
         init_from: str | os.PathLike[str] | None = None,
         eval_interval: int | None = None,
         evaluate: Callable[[], float] | None = None,
         progress: bool = True,
     ) -> None:
         check_integer("num_batches", num_batches)
+        self._log_interval = check_integer("log_interval", log_interval)
         intervals = {"checkpoint_interval": checkpoint_interval, "eval_interval": eval_interval}
         for name, interval in intervals.items():
             if interval is not None:
@@ -241,12 +246,15 @@ class TrainingRun:
         self._log.lap("update")
         metrics = [metrics] if isinstance(metrics, TensorDictBase) else metrics
         self._evaluated = None
+        iteration = self.frames // self._size + 1
         if self._eval_interval is not None and self._evaluate is not None:
-            due = (self.frames // self._size + 1) % self._eval_interval == 0
-            self._evaluated = self._evaluate() if due else None
+            self._evaluated = None if iteration % self._eval_interval else self._evaluate()
             values = {**(values or {}), "eval_return": self._evaluated}
-        self._log.iteration(batch, self.frames, values or {}, metrics, ledger)
+        self._log.count(batch, self.frames)
         self.frames += batch.numel()
+        last = self.frames >= self.total_frames
+        if last or self._evaluated is not None or iteration % self._log_interval == 0:
+            self._log.write(self.frames, values or {}, metrics, ledger)
         self._pending = None
 
     def state_dict(self) -> dict[str, Any]:

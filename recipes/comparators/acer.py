@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,15 +43,19 @@ from torchrl.objectives import LossModule
 from amber_trl.modules import ObservationNormalizer, value_critic
 from amber_trl.runs import RunDirectory
 from amber_trl.training import UpdateStep
-from comparators.common import ComparatorConfig, begin, build_policy, open_run, with_terminal_limits
+from comparators import common
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ComparatorConfig):
+class Config(common.ComparatorConfig):
     """What to train, and how. Where a default is None, the text says what it stands for."""
 
     frames_per_batch: Annotated[int, Range(2)] = 50
     """Frames of a segment, collected per iteration."""
+    log_interval: Annotated[int, Range(1)] = 20
+    """Iterations per row of the tables."""
+    checkpoint_interval: Annotated[int | None, Range(1)] = 1000
+    """Iterations between checkpoints (None: only one, at the end)."""
     num_segments: Annotated[int, Range(1)] = 100
     """Segments kept for replay."""
     replay_ratio: Annotated[float, Range(0, above=True)] = 4.0
@@ -227,21 +230,33 @@ _LOGGED = (
 )
 
 
-def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
-    policy, normalizer = build_policy(config, env)
+def open_run(config: Config) -> tuple[Any, ...]:
+    """Everything that can fail before training; what learn takes."""
+    config, env, policy, normalizer = common.prepare(config, "acer")
     critic = DuellingNetwork(**policy.arguments, normalizer=normalizer)
     loss = ACERLoss(policy.actor.module[0].module, critic, config)
     learnt = [parameter for parameter in loss.parameters() if parameter.requires_grad]
     optimizer = torch.optim.RMSprop(learnt, lr=config.learning_rate, alpha=0.99, eps=1e-5)
-    update = UpdateStep(loss, optimizer, max_grad_norm=config.max_grad_norm)
     memory = TensorDictReplayBuffer(storage=LazyTensorStorage(config.num_segments), batch_size=1)
-    parts = {"loss": loss, "optimizer": optimizer, "memory": memory}
+    parts = {"loss": loss, "optimizer": optimizer, "memory": memory, "policy": policy}
+    return config, env, common.open_run(config, "acer", parts), normalizer, parts
+
+
+def learn(
+    config: Config,
+    env: EnvBase,
+    directory: RunDirectory,
+    normalizer: ObservationNormalizer,
+    parts: dict[str, Any],
+) -> dict[str, Any]:
+    """Trains, leaves the run directory, and returns what its summary.json says."""
+    loss, memory = parts["loss"], parts["memory"]
+    update = UpdateStep(loss, parts["optimizer"], max_grad_norm=config.max_grad_norm)
     nothing = TensorDict({name: torch.empty(0) for name in _LOGGED}, [0])
-    with begin(config, env, directory, policy, parts) as run:
+    with common.begin(config, env, directory, parts, log_interval=config.log_interval) as run:
         for batch in run.batches():  # [1, 50], a segment by the current policy
             normalizer.update(batch["observation"])
-            memory.extend(with_terminal_limits(batch).select(*_STORED))
+            memory.extend(common.with_terminal_limits(batch).select(*_STORED))
             metrics = [nothing]  # an iteration may replay nothing
             for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio)))):
                 metrics.append(update(memory.sample().squeeze(0))[None])
@@ -252,4 +267,4 @@ def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, An
 
 
 if __name__ == "__main__":
-    sys.exit(run_recipe(Config, __doc__, partial(open_run, setup="acer"), learn))
+    sys.exit(run_recipe(Config, __doc__, open_run, learn))

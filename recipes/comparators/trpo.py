@@ -31,9 +31,9 @@ from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 
 from amber_trl.errors import NonFiniteDataError
-from amber_trl.modules import value_critic
+from amber_trl.modules import ObservationNormalizer, value_critic
 from amber_trl.runs import RunDirectory
-from comparators.common import ComparatorConfig, begin, build_policy, open_run, with_terminal_limits
+from comparators import common
 
 _KEYS = {"observations": "observation", "actions": "action", "log_probs": "action_log_prob"}
 _KEYS |= {"values": "state_value", "advantages": "advantage", "returns": "value_target"}
@@ -42,7 +42,7 @@ _LOGGED = ("policy_objective", "kl_divergence_loss", "is_line_search_success", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ComparatorConfig):
+class Config(common.ComparatorConfig):
     """What to train, and how. Where a default is None, the text says what it stands for."""
 
     frames_per_batch: Annotated[int, Range(2)] = 1024
@@ -55,11 +55,16 @@ class Config(ComparatorConfig):
     """Adam's step size for the critic, in five passes over minibatches of 64 frames."""
 
 
-def opened(config: Config) -> tuple[Config, EnvBase, RunDirectory]:
-    """Everything that can fail before training."""
+def open_run(config: Config) -> tuple[Any, ...]:
+    """Everything that can fail before training; what learn takes."""
     if find_spec("sb3_contrib") is None:
         raise ImportError("sb3_contrib is not installed: pip install -e '.[comparators]'")
-    return open_run(config, "trpo")
+    config, env, policy, normalizer = common.prepare(config, "trpo")
+    critic = value_critic(normalizer.size, normalizer=normalizer)
+    model = trpo_of(config, env, policy.actor, critic)
+    parts = {"actor": policy.actor, "critic": critic, "optimizer": model.policy.optimizer}
+    parts["policy"] = policy
+    return config, env, common.open_run(config, "trpo", parts), model, normalizer, parts
 
 
 def trpo_of(config: Config, env: EnvBase, actor: Any, critic: Any) -> Any:
@@ -93,17 +98,21 @@ def fill(buffer: Any, batch: TensorDictBase) -> None:
     buffer.full = True
 
 
-def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
+def learn(
+    config: Config,
+    env: EnvBase,
+    directory: RunDirectory,
+    model: Any,
+    normalizer: ObservationNormalizer,
+    parts: dict[str, Any],
+) -> dict[str, Any]:
     """Trains, leaves the run directory, and returns what its summary.json says."""
-    policy, normalizer = build_policy(config, env)
-    critic = value_critic(normalizer.size, normalizer=normalizer)
-    model = trpo_of(config, env, policy.actor, critic)
+    critic = parts["critic"]
     advantage = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
-    parts = {"actor": policy.actor, "critic": critic, "optimizer": model.policy.optimizer}
-    with begin(config, env, directory, policy, parts) as run:
+    with common.begin(config, env, directory, parts) as run:
         for batch in run.batches():
             normalizer.update(batch["observation"])
-            fill(model.rollout_buffer, advantage(with_terminal_limits(batch)))
+            fill(model.rollout_buffer, advantage(common.with_terminal_limits(batch)))
             model.train()
             said = model.logger.name_to_value
             metrics = {name: torch.tensor([said[f"train/{name}"]]) for name in _LOGGED}
@@ -112,4 +121,4 @@ def learn(config: Config, env: EnvBase, directory: RunDirectory) -> dict[str, An
 
 
 if __name__ == "__main__":
-    sys.exit(run_recipe(Config, __doc__, opened, learn))
+    sys.exit(run_recipe(Config, __doc__, open_run, learn))

@@ -189,7 +189,7 @@ def test_help_explains_each_field(
     monkeypatch.setenv("COLUMNS", "200")
     assert run_main(ppo, "--help") == 0
     shown = capsys.readouterr().out
-    source = inspect.getsource(ppo.Config)
+    source = "".join(inspect.getsource(kind) for kind in ppo.Config.__mro__[:-1])
     for field in dataclasses.fields(ppo.Config):
         assert f"--{field.name.replace('_', '-')}" in shown
         described = source.split(f"    {field.name}: ", 1)[1].split('"""')[1]

@@ -53,6 +53,28 @@ def test_a_run_leaves_rows_scores_and_a_policy(tmp_path: Path) -> None:
     assert load_policy(tmp_path / "policy.pt").env_id == "InvertedPendulum-v5"
 
 
+def test_rows_may_be_fewer_than_iterations(tmp_path: Path) -> None:
+    train(str(tmp_path / "all"), iterations=12)
+    train(str(tmp_path / "whole"), iterations=12, log_interval=4)
+    rows, every = (
+        read_rows(tmp_path / "whole", "iterations"),
+        read_rows(tmp_path / "all", "iterations"),
+    )
+    assert rows == every[3::4]
+    train(
+        str(tmp_path / "run"), iterations=12, log_interval=4, on_batch=_stop_at(5, signal.SIGTERM)
+    )
+    assert len(read_rows(tmp_path / "run", "timing")) == 1
+    train(str(tmp_path / "run"), iterations=12, log_interval=4, resume=True)
+    assert read_tables(tmp_path / "run") == read_tables(tmp_path / "whole")
+
+
+def test_a_run_that_stopped_before_its_first_row_goes_on(tmp_path: Path) -> None:
+    train(str(tmp_path), iterations=4, log_interval=4, on_batch=_stop_at(1, signal.SIGTERM))
+    train(str(tmp_path), iterations=4, log_interval=4, resume=True)
+    assert [row["frames"] for row in read_rows(tmp_path, "iterations")] == [str(4 * FRAMES)]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_by_a_signal_and_resumed_it_ends_the_same(
     tmp_path: Path, number: signal.Signals

@@ -1,7 +1,6 @@
 """ACER: its equations against numbers worked out by hand, then its recipe."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 from command_line import run_recipe
 from comparators import acer
-from comparators.common import open_run
 from tensordict import TensorDict
 from torch import Tensor
 from torchrl.modules import IndependentNormal
@@ -18,8 +16,6 @@ from amber_trl.modules import ObservationNormalizer, gaussian_actor
 from amber_trl.runs import load_policy
 from amber_trl.training import NonFiniteError
 from tests.runs.left import read_tables, stopping
-
-OPEN = partial(open_run, setup="acer")
 
 
 def segment(reward: list[float], ends: dict[int, str]) -> TensorDict:
@@ -162,7 +158,7 @@ def test_the_average_policy_follows_slowly_and_shares_the_statistics() -> None:
 
 def train(run_dir: Path, **options: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"env_id": "Pendulum-v1", "total_frames": 400, "progress": False}
-    return acer.learn(*OPEN(acer.Config(run_dir=run_dir, **given | options)))
+    return acer.learn(*acer.open_run(acer.Config(run_dir=run_dir, **given | options)))
 
 
 def test_a_stopped_run_goes_on_with_the_same_bits(
@@ -174,7 +170,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
         stopped = train(run_dir)
     assert (stopped["stopped_by"], stopped["frames"] < 400) == ("SIGTERM", True)
     monkeypatch.setattr("sys.argv", ["acer.py", "--resume", str(run_dir)])
-    assert run_recipe(acer.Config, acer.__doc__, OPEN, acer.learn) == 0
+    assert run_recipe(acer.Config, acer.__doc__, acer.open_run, acer.learn) == 0
     assert read_tables(run_dir) == read_tables(whole)
     said = json.loads((run_dir / "config.json").read_text())
     assert said.items() >= {"setup": "acer", "protocol": "paper", "time_limits": "terminal"}.items()
@@ -182,7 +178,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
 
 
 def test_an_iteration_may_replay_nothing(tmp_path: Path) -> None:
-    assert train(tmp_path, total_frames=100, replay_ratio=1e-9)["frames"] == 100
+    assert train(tmp_path, total_frames=100, replay_ratio=1e-9, log_interval=1)["frames"] == 100
     header, *rows = (tmp_path / "iterations.csv").read_text().splitlines()
     assert "loss_actor" in header
     assert [row.split(",")[1] for row in rows] == ["0", "0"]
@@ -199,6 +195,7 @@ def test_it_does_not_go_on_where_nothing_is_learnt(tmp_path: Path) -> None:
         (["--env-id", "CartPole-v1"], "discrete actions"),
         (["--delta", "0"], "delta=0"),
         (["--env-id", "Pendulum-v9"], "Pendulum-v9"),
+        (["--init-from", "nowhere"], "nowhere"),
     ],
 )
 def test_errors_are_one_line(
@@ -206,5 +203,5 @@ def test_errors_are_one_line(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["acer.py", "--run-dir", str(tmp_path / "run"), *words])
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
-        run_recipe(acer.Config, acer.__doc__, OPEN, acer.learn)
+        run_recipe(acer.Config, acer.__doc__, acer.open_run, acer.learn)
     assert not (tmp_path / "run").exists()

@@ -69,7 +69,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
-    assert trpo.learn(*trpo.opened(config(whole)))["exactness"] == "exact"
+    assert trpo.learn(*trpo.open_run(config(whole)))["exactness"] == "exact"
     fill, filled = trpo.fill, []
 
     def stop(*arguments: Any) -> None:
@@ -81,9 +81,9 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(trpo, "fill", stop)
         with pytest.raises(KeyboardInterrupt):
-            trpo.learn(*trpo.opened(config(run_dir, checkpoint_interval=1)))
+            trpo.learn(*trpo.open_run(config(run_dir, checkpoint_interval=1)))
     monkeypatch.setattr("sys.argv", ["trpo.py", "--resume", str(run_dir)])
-    assert run_recipe(trpo.Config, trpo.__doc__, trpo.opened, trpo.learn) == 0
+    assert run_recipe(trpo.Config, trpo.__doc__, trpo.open_run, trpo.learn) == 0
     assert read_tables(run_dir) == read_tables(whole)
     assert load_policy(run_dir / "policy.pt").env_id == "Pendulum-v1"
 
@@ -93,5 +93,5 @@ def test_without_the_extra_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(trpo, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="comparators"):
-        trpo.opened(config(tmp_path / "run"))
+        trpo.open_run(config(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
