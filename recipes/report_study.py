@@ -28,7 +28,7 @@ try:
     from matplotlib import style
     from study.figures import pictures
     from study.read import Study, read_study
-    from study.results import Tables, paragraphs
+    from study.results import Tables, of_the_paper, paragraphs
 
     from amber_trl.evaluation._drawing import save
 except ModuleNotFoundError as missing:
@@ -80,7 +80,9 @@ def _page(read: Study, study: Path, out: Path, made: set[Path]) -> Iterator[str]
     first = next((part for part in bodies if part.startswith("!")), None)
     notes = study / "notes.md"
     opening, _, rest = (notes.read_text("utf-8") if notes.exists() else "").partition("\n\n")
-    yield from filter(None, (opening.strip(), first, rest.strip(), _HOW_TO_READ))
+    yield from filter(None, (opening.strip(), first, rest.strip()))
+    yield from of_the_paper(read)
+    yield _HOW_TO_READ
     yield from (part for part in bodies if part is not first)
     if read.left_out:
         yield "## Left out"

@@ -99,7 +99,7 @@ class TrainingLog:
         return returns / len(last), lengths / len(last)
 
     def summary(self, frames: int, every: int) -> dict[str, Any]:
-        """Scores and time after ``frames`` frames, of batches of ``every``."""
+        """Scores and time after ``frames`` frames; the learning curve has a point for each ``every``."""
         ends = [episode.frame for episode in self.episodes]
         returns = [episode.episode_return for episode in self.episodes]
         seconds = time.perf_counter() - self._started

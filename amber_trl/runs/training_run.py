@@ -66,8 +66,8 @@ class TrainingRun:
         num_batches: batches that the ledger can have; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
         log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops of
-            many short ones. Episodes are always written, and so are the last iteration and those
-            with an evaluation.
+            many short ones. The last iteration is always written, and so are all episodes. Must divide
+            ``eval_interval``.
         init_from: run, or one of its checkpoints, whose networks a new training starts from, as by
             :func:`initialize_from`. A resumed training ignores it.
         eval_interval: iterations between evaluations; None makes none.
@@ -141,6 +141,11 @@ class TrainingRun:
         for name, interval in intervals.items():
             if interval is not None:
                 check_integer(name, interval)
+        if eval_interval is not None and eval_interval % log_interval:
+            raise ValueError(
+                f"log_interval={log_interval} does not divide eval_interval={eval_interval}: the rows "
+                "of evaluations would be missing"
+            )
         if eval_interval is not None and evaluate is None:
             raise ValueError(f"eval_interval={eval_interval} without evaluate: pass what to call")
         self.frames = 0
@@ -252,8 +257,7 @@ class TrainingRun:
             values = {**(values or {}), "eval_return": self._evaluated}
         self._log.count(batch, self.frames)
         self.frames += batch.numel()
-        last = self.frames >= self.total_frames
-        if last or self._evaluated is not None or iteration % self._log_interval == 0:
+        if iteration % self._log_interval == 0 or self.frames >= self.total_frames:
             self._log.write(self.frames, values or {}, metrics, ledger)
         self._pending = None
 
@@ -290,8 +294,9 @@ class TrainingRun:
         """Writes the final files; a failure here must not mask an earlier error."""
         interrupted, stopped_by = self.frames < self.total_frames, self._stop.signal
         reasons = self._reasons()
+        between_rows = min(self._size * self._log_interval, max(1, self.frames))
         self.summary = {
-            **self._log.summary(self.frames, self._size),
+            **self._log.summary(self.frames, between_rows),
             "interrupted": interrupted,
             "stopped_by": stopped_by.name if stopped_by and interrupted else None,
             "exactness": "approximate" if reasons else "exact",

@@ -65,6 +65,12 @@ PARTS: dict[str, Part] = {
     ),
     "clip": Part("Which clip range?", _CLIPS, _SWEPT),
     "drop": Part("Which drop factor?", ("amber_drop0.1", "amber_drop0.3"), _SWEPT),
+    "age": Part(
+        "How stale do batches become, and how many are used?",
+        ("mber_l8", "amber_drop0.1", "amber_drop0.3"),
+        ("Pendulum-v1", "BipedalWalkerHardcore-v3", "Humanoid-v5"),
+        (0,),
+    ),
     "trpo": Part("How does TRPO do?", ("trpo",), seeds=(0, 1)),
     "acer": Part("How does ACER do?", ("acer",), _USUAL, (0, 1)),
     "screen_n": Part(
@@ -83,6 +89,17 @@ PARTS: dict[str, Part] = {
 }
 """The parts in the order in which they are worth making. A setup that starts with ``_`` is a change of
 the base, which is an option of the study."""
+
+PAPER: dict[str, tuple[str, ...]] = {
+    "Figure 2": ("minibatch",),
+    "Figures 3 and 5": ("age",),
+    "Figure 4": ("episodic",),
+    "Figure 6, Tables 3 and 4": ("main", "mber", "length"),
+    "Figure 7": ("trpo", "acer"),
+    "Figure 8": ("step",),
+    "Tables 5 to 8": ("clip", "drop"),
+}
+"""The parts that repeat what the paper's figures and tables of results show."""
 
 _NUMBERS = {word: option for option, word in NUMBERS.items()}
 _WORDS = {word: (option, value) for option, own in WORDS.items() for value, word in own.items()}

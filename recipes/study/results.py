@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from study.grid import PAPER, PARTS, jobs
 from study.read import Selection, Study
 from study.setups import Setup, main_setups, pairs
 from study.tables import (
@@ -60,6 +62,25 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
     whole = [name for name in clipped if tasks <= set(runs.loc[runs["setup"] == name, "task"])]
     if main and len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
         yield from average_normalized(all_setups, setups, tables)
+
+
+def of_the_paper(study: Study) -> Iterator[str]:
+    """The paper's figures and tables of results, and how many of the runs that repeat them exist."""
+    runs = study.runs[["protocol", "task", "setup", "seed"]].itertuples(index=False)
+    made = {"{}/{}/{}-seed{}".format(*run) for run in runs}
+    rows = []
+    for item, part in ((item, PARTS[name]) for item, names in PAPER.items() for name in names):
+        wanted = {job.name for job in jobs(Path(), part, {})}
+        count, setups = len(wanted & made), ", ".join(part.setups)
+        row = {"paper": item, "question": part.question, "setups": setups, "made": count}
+        rows.append({**row, "runs": f"{count} of {len(wanted)}"})
+    if any(row["made"] for row in rows):
+        yield "## The paper's figures and tables"
+        yield (
+            "How many of the runs that repeat them have been made. Figure 1 and Tables 1 and 2 show no "
+            "results."
+        )
+        yield markdown(pd.DataFrame(rows), _keys("paper", "question", "setups", "runs"))
 
 
 def what_was_run(study: Study, protocol: str) -> Iterator[str]:

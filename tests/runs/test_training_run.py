@@ -200,12 +200,14 @@ def test_the_last_batch_is_whole_and_a_loop_may_break(
 def test_arguments_are_checked(tmp_path: Path) -> None:
     collector, parts = _collector(), {"network": torch.nn.Linear(1, 1)}
     with RunDirectory(tmp_path) as directory:
-        for name in ("num_batches", "checkpoint_interval", "eval_interval"):
+        for name in ("num_batches", "checkpoint_interval", "log_interval", "eval_interval"):
             options: dict[str, Any] = {name: 0}
             with pytest.raises(ValueError, match=f"{name}=0"):
                 TrainingRun(directory, collector, parts, **options)
         with pytest.raises(ValueError, match="evaluate"):
             TrainingRun(directory, collector, parts, eval_interval=2)
+        with pytest.raises(ValueError, match="log_interval=3"):
+            TrainingRun(directory, collector, parts, eval_interval=2, log_interval=3)
         with pytest.raises(ValueError, match="collection"):
             TrainingRun(directory, collector, {"collection": torch.nn.Linear(1, 1)})
     collector.shutdown()
