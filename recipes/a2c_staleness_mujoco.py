@@ -1,14 +1,14 @@
-"""Reuse past batches in A2C, whose loss knows nothing of it.
+"""Reuse past batches in A2C, whose loss has no importance ratio.
 
     python recipes/a2c_staleness_mujoco.py                    # up to four batches
     python recipes/a2c_staleness_mujoco.py --num-batches 1    # reference: plain A2C
-    python recipes/a2c_staleness_mujoco.py --resume runs/a2c  # go on with a stopped run
+    python recipes/a2c_staleness_mujoco.py --resume runs/a2c  # resume a stopped run
 
-Buffer, filter and sampler are those of PPO-AMBER, untouched; the loss is TorchRL's. A2C weighs no
-frame by its importance ratio, so an old frame biases the gradient by as much as the actor has moved
+Buffer, filter and sampler are the same as for PPO-AMBER; the loss is TorchRL's. A2C does not weight
+frames by their importance ratio, so an old frame biases the gradient by as much as the actor has moved
 since. The filter bounds that bias, it does not remove it: hence a small drop factor, one pass per
-iteration, and plain A2C as the reference. After 300 000 frames (minutes) of InvertedPendulum-v5,
-seed 0, the last-100 return is 977, that of the reference 1000: no gain to see here.
+iteration, and plain A2C as the reference. After 300 000 frames (minutes) of InvertedPendulum-v5 with
+seed 0, the last-100 return is 977, and 1000 for the reference: there is no gain on this task.
 """
 
 from __future__ import annotations
@@ -46,37 +46,37 @@ from amber_trl.transforms import ISStalenessFilter
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RunOptions):
-    """What to train, and how."""
+    """Training options. Where the default is None, the parentheses say what applies."""
 
     env_id: str = "InvertedPendulum-v5"
-    """Gymnasium id of an environment with Box observations and actions; 8 run together."""
+    """Gymnasium id of an environment with Box observations and actions; 8 copies run together."""
     run_dir: Path = Path("runs/a2c")
-    """Where the run's files go."""
+    """Directory for the run's files."""
     total_frames: Annotated[int | None, Range(1)] = None
-    """Frames to train for, towards which everything is annealed (300 000; smoke: 2560)."""
+    """Frames to train for; schedules anneal towards this number (300 000; smoke: 2560)."""
     frames_per_batch: Annotated[int | None, Range(1)] = None
-    """Frames collected per iteration, by all environments together (2048; smoke: 256)."""
+    """Frames per iteration over all environments (2048; smoke: 256)."""
     num_batches: Annotated[int, Range(1)] = 4
-    """Batches kept, the newest included; 1 is plain A2C."""
+    """Batches kept, including the newest; 1 is plain A2C."""
     drop_factor: Annotated[float, Range(0, infinite=True)] = 0.05
-    """Staleness beyond which a batch is not used."""
+    """Staleness above which a batch is not used."""
     staleness_metric: str = "mean_abs_deviation"
-    """How it is measured: R' - 1, another metric's name, or module:function, as in the main recipe."""
+    """Staleness metric: the default is R' - 1; other names, and module:function, are as in the main recipe."""
     minibatch_size: Annotated[int, Range(1)] = 64
-    """Frames of a minibatch per batch in use."""
+    """Minibatch frames per batch in use."""
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
     """Adam's step size."""
     reward_scaling: bool = False
-    """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
-    far from 1; what is logged is not divided."""
+    """Divide rewards by the running standard deviation of their discounted sum, for tasks whose returns
+    are far from 1; logged returns are not divided."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
     """Activation of the hidden layers."""
     eval_interval: Annotated[int | None, Range(1)] = None
-    """Iterations between evaluations with the mean action, of 10 episodes (None: never)."""
+    """Iterations between evaluations of 10 episodes with the mean action (None: never)."""
 
 
 def open_run(config: Config) -> tuple[Any, ...]:
-    """Everything that can fail before training; what learn takes."""
+    """Does everything that can fail before training; returns the arguments of learn."""
     check_options(config)
     size = config.frames_per_batch or (256 if config.smoke else 2048)
     total = config.total_frames or (2560 if config.smoke else 300_000)
@@ -92,7 +92,7 @@ def open_run(config: Config) -> tuple[Any, ...]:
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments: dict[str, Any] = {"observation_size": observations, "action_size": actions}
     shape: dict[str, Any] = {}
-    if config.activation != "tanh":  # which policy.pt does not name
+    if config.activation != "tanh":  # policy.pt does not store the default
         shape["activation"] = config.activation
     arguments |= shape
     normalizer = ObservationNormalizer(observations)
@@ -115,7 +115,7 @@ def open_run(config: Config) -> tuple[Any, ...]:
 
 
 def train(config: Config) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
+    """Trains, writes the run directory, and returns the contents of its summary.json."""
     return learn(*open_run(config))
 
 
@@ -127,9 +127,9 @@ def learn(
     normalizer: ObservationNormalizer,
     parts: dict[str, Any],
 ) -> dict[str, Any]:
-    """The loop and its parts."""
+    """Builds the parts and runs the loop."""
     total, size = config.total_frames, config.frames_per_batch
-    assert total is not None and size is not None  # noqa: PT018  (open_run settled them)
+    assert total is not None and size is not None  # noqa: PT018  (set by open_run)
     loss, replay, policy = parts["loss"], parts["replay"], parts["policy"]
     scaler = policy.reward_scaler
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
@@ -165,7 +165,7 @@ def learn(
 
 
 def main() -> int:
-    """Command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     return run_recipe(Config, __doc__, open_run, learn)
 
 

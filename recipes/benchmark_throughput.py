@@ -1,15 +1,15 @@
-"""How fast this library trains, beside Stable-Baselines3, stock TorchRL and hand-written torch.
+"""Measure training speed against Stable-Baselines3, stock TorchRL and hand-written torch.
 
     pip install stable-baselines3
     python recipes/benchmark_throughput.py
     python recipes/benchmark_throughput.py --repeats 3 --json speed.json
     python recipes/benchmark_throughput.py --limits
 
-Prints tables in Markdown: frames per second of each stage of training, and what they are compared
-with; about ten minutes on two quiet cores. Each program runs in a process of its own, on one
-thread, and all take turns, iteration by iteration, so that whatever else the machine does affects
-all alike. Ratios are taken within a round, and given as medians and quartiles over the rounds.
-Networks: two hidden layers of 64, tanh.
+Prints tables in Markdown: frames per second of each training stage, next to the programs compared;
+about ten minutes on two quiet cores. Each program runs on one thread in a process of its own. All take
+turns, iteration by iteration, so that other load on the machine affects all of them alike. Ratios are
+taken within a round; tables show their medians and quartiles over the rounds. Networks have two
+hidden layers of 64 units with tanh.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from throughput.tables import Results, column, machine, median, rate, ratio, spr
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What to measure. Where a default is None, the text says what it stands for."""
+    """What to measure. Where the default is None, the parentheses say what applies."""
 
     limits: bool = False
-    """Also measure memory and time as more batches are stored (twenty minutes), and say whether the
+    """Also measure memory and time as more batches are stored (twenty minutes), and report whether the
     project's targets are met."""
     env_id: str | None = None
     """Gymnasium id of a task with continuous actions (HalfCheetah-v5; smoke: Pendulum-v1)."""
     repeats: Annotated[int | None, Range(1)] = None
-    """Rounds that count, in each of which every program runs one iteration (10; smoke: 1)."""
+    """Rounds to measure; every program runs one iteration in each (10; smoke: 1)."""
     compile: bool = True
     """Compile this library's update and the hand-written one (smoke: never)."""
     device: str = "cpu"
-    """Torch device of this library's networks and storage; the others stay on the CPU."""
+    """Torch device for this library's networks and storage; the other programs stay on the CPU."""
     json: Path | None = None
-    """File for every number measured."""
+    """JSON file for every number measured."""
     smoke: bool = False
-    """Measure everything within 20 seconds, on too few frames to mean anything."""
+    """Measure everything within 20 seconds, with too few frames for meaningful numbers."""
 
 
 def workload(config: Config) -> Workload:
-    """What an iteration has to do."""
+    """The work of one iteration."""
     small = config.smoke
     return Workload(
         env_id=config.env_id or ("Pendulum-v1" if small else "HalfCheetah-v5"),
@@ -103,7 +103,7 @@ def loop(work: Workload, repeats: int, results: Results) -> None:
 
 
 def run(config: Config) -> Results:
-    """Measures what is asked for."""
+    """Measures what the options ask for."""
     check_fields(config)
     settle()
     work, results, load = workload(config), Results(), os.getloadavg()[0]
@@ -124,7 +124,7 @@ def run(config: Config) -> Results:
 
 
 def main() -> int:
-    """Command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     config = tyro.cli(Config, description=__doc__)
     try:
         results = run(config)

@@ -1,4 +1,4 @@
-"""What the recipes that train share: options of a new or resumed run, and how one ends."""
+"""Shared by the recipes that train: the options of a new or resumed run, and how a run ends."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def run_recipe(
     open_run: Callable[[C], tuple[Any, ...]],
     learn: Callable[..., Mapping[str, Any]],
 ) -> int:
-    """Runs a recipe from the command line: says in one line what is wrong, or how it ended.
+    """Runs a recipe from the command line; prints one line with the error or the outcome.
 
     ``open_run`` does everything that can fail before training. What it returns, the configuration
-    first, goes to ``learn``, which returns what ``summary.json`` says. The exit code is 0, or 128
-    and the signal that stopped the run.
+    first, is passed to ``learn``, which returns the contents of ``summary.json``. The exit code is 0,
+    or 128 plus the signal that stopped the run.
     """
     try:
         opened = open_run(command_line(kind, description))
@@ -53,15 +53,15 @@ def run_recipe(
 
 
 def command_line(kind: type[C], description: str | None) -> C:
-    """What was asked for: an instance of the dataclass ``kind``, with the run's own if it resumes.
+    """Parses the options into the dataclass ``kind``; a resumed run keeps its own options.
 
     Args:
-        kind: has a field for each option, among them ``resume``, ``extend``, ``total_frames``,
+        kind: dataclass with a field for each option, including ``resume``, ``extend``, ``total_frames``,
             ``run_dir`` and ``overwrite``.
         description: shown by ``--help``.
 
     Raises:
-        ValueError: if an option given beside ``--resume`` or ``--extend`` is another than the
+        ValueError: if an option given with ``--resume`` or ``--extend`` differs from the
             run's, or the run cannot be extended.
     """
     config = tyro.cli(kind, description=description)
@@ -73,10 +73,10 @@ def command_line(kind: type[C], description: str | None) -> C:
 
 
 def continued_config(kind: type[C], asked: Any) -> C | None:
-    """The options of the run that is to be resumed or extended; None for a new one.
+    """The options of the run to resume or extend; None for a new one.
 
     Raises:
-        ValueError: if both are asked for, or the run to extend is not finished or not shorter.
+        ValueError: if both are given, or the run to extend is unfinished or not shorter.
     """
     if asked.extend is None:
         return None if asked.resume is None else saved_config(kind, asked.resume)
@@ -87,12 +87,12 @@ def continued_config(kind: type[C], asked: Any) -> C | None:
     if frames < saved.total_frames:
         raise ValueError(
             f"extend={str(asked.extend)!r}: the run has {frames} of {saved.total_frames} frames; "
-            "go on with it first (--resume)"
+            "resume it first (--resume)"
         )
     if asked.total_frames is None or asked.total_frames <= frames:
         raise ValueError(
-            f"total_frames={asked.total_frames} with extend={str(asked.extend)!r}, whose run has "
-            f"{frames} frames: pass more, all frames of the longer run (--total-frames)"
+            f"total_frames={asked.total_frames} with extend={str(asked.extend)!r}, a run that has "
+            f"{frames} frames: pass the total of the longer run (--total-frames)"
         )
     longer: C = replace(saved, resume=None, extend=asked.extend, total_frames=asked.total_frames)
     return longer
@@ -103,15 +103,15 @@ def open_directory(
 ) -> RunDirectory:
     """Opens the directory of a new, resumed or extended run, and writes its ``config.json``.
 
-    That holds the configuration and what it is ``also`` to hold; of an extended run ``extended_at``
-    too, the frames at each seam. The ``options`` are those of ``RunDirectory``.
+    That file holds the configuration and the values ``also`` given. For an extended run it also holds
+    ``extended_at``, the frames at each extension. ``options`` are passed to ``RunDirectory``.
     """
     resume = config.resume is not None or config.extend is not None
     if resume and (setup := read_config(config.run_dir).get("setup")) != (also or {}).get(
         "setup", setup
     ):
         raise ValueError(
-            f"{config.run_dir} is a run of setup={setup!r}: go on with it by its recipe"
+            f"{config.run_dir} is a run of setup={setup!r}: resume it with its own recipe"
         )
     if not (resume or config.init_from is None or config.init_from.exists()):
         raise FileNotFoundError(f"init_from={str(config.init_from)!r}: there is no such run")
@@ -121,20 +121,20 @@ def open_directory(
         last, total = int(list_checkpoints(directory.checkpoints)[-1].stem), config.total_frames
         seams = [*saved.get("extended_at", []), last]
         directory.write_config(saved | {"total_frames": total, "extended_at": seams})
-        say(f"extending from {last} to {total} frames, along the schedules of a run of so many")
+        say(f"extending from {last} to {total} frames, with the schedules of a run of that length")
     elif config.resume is None:
         directory.write_config({**(also or {}), **asdict(config)})
     return directory
 
 
 def initialize(config: Any, parts: Mapping[str, Any]) -> None:
-    """Loads the networks of ``init_from``, if a new run is to start from any, into its parts."""
+    """Loads the networks of ``init_from``, if set, into the parts of a new run."""
     if config.init_from is not None and config.resume is None and config.extend is None:
         initialize_from(config.init_from, parts)
 
 
 def check_staleness(replay: MultiBatchReplayBuffer, env: EnvBase) -> None:
-    """Measures a few frames on trial, so that a metric that fails does so before a run is made."""
+    """Measures a few trial frames, so that a faulty metric fails before a run is created."""
     staleness = replay.staleness
     assert staleness is not None
     device = next(staleness.actor.parameters()).device
@@ -143,15 +143,15 @@ def check_staleness(replay: MultiBatchReplayBuffer, env: EnvBase) -> None:
         try:
             staleness.measure(frames, age=torch.zeros(1, dtype=torch.int64))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"staleness_metric on trial: {error.args[0]}") from error
+            raise ValueError(f"staleness_metric failed in a trial: {error.args[0]}") from error
 
 
 def saved_config(kind: type[C], run_dir: Path) -> C:
-    """The options to resume a run with: its own, wherever its directory is now.
+    """The options of a saved run, with ``run_dir`` where the directory is now.
 
     Raises:
         FileNotFoundError: if there is no run.
-        ValueError: if its ``config.json`` cannot be read, or is of another version or recipe.
+        ValueError: if its ``config.json`` cannot be read, or belongs to another version or recipe.
     """
     own = {"run_dir": run_dir, "resume": run_dir, "extend": None, "overwrite": False}
     saved = read_config(run_dir) | own
@@ -159,13 +159,13 @@ def saved_config(kind: type[C], run_dir: Path) -> C:
     if missing := names - saved.keys():
         raise ValueError(
             f"{run_dir}/config.json lacks {sorted(missing)}: resume the run with the recipe and "
-            "the version that it was started with"
+            "the version that started it"
         )
     return kind(**{name: _value(saved[name]) for name in names})
 
 
 def check_same(given: Any, saved: Any) -> None:
-    """Refuses options that contradict those of the run that is resumed; ``progress`` may."""
+    """Refuses options that contradict those of the resumed run, except ``progress``."""
     for field in fields(given):
         value, ours = getattr(given, field.name), getattr(saved, field.name)
         if isinstance(value, Path) and isinstance(ours, Path):
@@ -178,10 +178,10 @@ def check_same(given: Any, saved: Any) -> None:
 
 
 def metric_of(name: str) -> StalenessMetric:
-    """The staleness metric of this name, or what ``module:name`` names.
+    """The staleness metric with this name, or the object that ``module:name`` names.
 
     Raises:
-        ValueError: if no metric has this name.
+        ValueError: if there is no such metric.
         ImportError, TypeError: as ``amber_trl.runs.import_named`` does.
     """
     if ":" in name:
@@ -195,17 +195,17 @@ def metric_of(name: str) -> StalenessMetric:
 def _conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
     frames, stopped_by = summary["frames"], summary["stopped_by"]
     if stopped_by:
-        text = f"stopped after {frames} frames; go on with --resume {run_dir}"
+        text = f"stopped after {frames} frames; resume with --resume {run_dir}"
     elif summary["episodes"]:
         text = f"final score {summary['final_score']:.4g} after {frames} frames: {run_dir}"
     else:
-        text = f"no final score, as no episode has ended, after {frames} frames: {run_dir}"
+        text = f"no final score (no episode has ended) after {frames} frames: {run_dir}"
     say(text)
     return 128 + signal.Signals[stopped_by] if stopped_by else 0
 
 
 def _value(value: Any) -> Any:
-    """A value as it was before it became JSON, which has neither tuples nor infinity."""
+    """A value read from JSON, with tuples and infinity restored."""
     if isinstance(value, list):
         return tuple(value)
     return float(value) if value == "inf" else value

@@ -1,4 +1,4 @@
-"""What the main recipe is made of: each part of AMBER, built from a configuration."""
+"""The parts of the main recipe, each built from a configuration."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from amber_trl.training import LinearSchedule
 from amber_trl.transforms import DropFactorController, ISStalenessFilter
 
 _COMPILE_ACTOR_FROM_STEPS = 500_000
-"""Calls of the actor from which compiling it pays: twenty seconds, for 50 microseconds of each."""
+"""Actor calls above which compiling pays: it takes twenty seconds and saves 50 microseconds a call."""
 
 
 def build_networks(
     config: EffectiveConfig, env: EnvBase
 ) -> tuple[TensorDictModuleBase, TensorDictModuleBase, ObservationNormalizer, dict[str, Any]]:
-    """Actor and critic, the normaliser that both hold, and the arguments of an actor of ours."""
+    """Actor and critic, the normaliser that both hold, and the arguments of this library's actor."""
     size = env.observation_spec["observation"].shape[-1]
     shape: dict[str, Any] = {"hidden_sizes": list(config.hidden_sizes)}
-    if config.activation != "tanh":  # which policy.pt does not name
+    if config.activation != "tanh":  # policy.pt does not store the default
         shape["activation"] = config.activation
     arguments = {"observation_size": size, **shape}
     prior = 0.01 if config.protocol == "paper" else 0.0  # frames, as in the paper's code base
@@ -69,7 +69,7 @@ def build_networks(
 def build_replay(
     config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
 ) -> MultiBatchReplayBuffer:
-    """The stored batches, with a filter that drops stale ones or only reports them."""
+    """The stored batches, with a filter that drops or only reports stale ones."""
     advantages = None
     if config.advantages != "stored":
         advantages = RecomputedAdvantages(
@@ -114,7 +114,7 @@ def build_replay(
 def build_advantage(
     config: EffectiveConfig, critic: TensorDictModuleBase
 ) -> Callable[[TensorDictBase], TensorDictBase]:
-    """What computes the advantages of a new batch: GAE, or nothing where refresh will."""
+    """Computes a new batch's advantages by GAE; does nothing if refresh computes them."""
     if config.advantages != "stored":
         return lambda batch: batch
     return GAE(
@@ -122,18 +122,18 @@ def build_advantage(
         lmbda=config.gae_lambda,
         value_network=critic,
         average_gae=config.normalize_advantage == "batch",
-        vectorized=config.compiled,  # faster and, like the compiled update, equal up to rounding
+        vectorized=config.compiled,  # faster; equal up to rounding, like the compiled update
     )
 
 
 def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
-    """What draws minibatches: the sampler that was named, or one of the library's."""
+    """The sampler named by the options, or one of the library's."""
     frames = config.frames_per_batch
     if config.sampler is not None:
         sampler = import_named("sampler", config.sampler)(frames)
         if not isinstance(sampler, MultiBatchSampler):
             raise TypeError(
-                f"sampler={config.sampler!r} made a {type(sampler).__name__}: name what makes an "
+                f"sampler={config.sampler!r} made a {type(sampler).__name__}: name one that returns an "
                 "amber_trl.data.MultiBatchSampler"
             )
         return sampler
@@ -145,7 +145,7 @@ def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
 
 
 def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
-    """Builds the parts and lets them go: what cannot be is said before a run is made."""
+    """Builds the parts once and discards them, so that errors come before a run is created."""
     with torch.random.fork_rng():
         actor, critic, *_ = build_networks(config, env)
         try:
@@ -161,7 +161,7 @@ def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
 def build_loss(
     config: EffectiveConfig, actor: TensorDictModuleBase, critic: TensorDictModuleBase
 ) -> AmberPPOLoss:
-    """The paper's loss, equation (11), plus options that the paper does not have; or another's."""
+    """The paper's loss, equation (11), with options beyond the paper; or another method's loss."""
     kind = {"amber": AmberPPOLoss, "disc": DISCLoss, "geppo": GePPOLoss, "gipo": GIPOLoss}
     options: dict[str, Any] = {"clip_epsilon": config.clip_epsilon, "sigma": config.sigma}
     return kind[config.loss](
@@ -181,7 +181,7 @@ def build_optimizer(
     actor: TensorDictModuleBase,
     critic: TensorDictModuleBase,
 ) -> torch.optim.Adam:
-    """Adam over all parameters; where the actor's step size adapts, in a group for each network."""
+    """Adam over all parameters; if the actor's step size adapts, one group per network."""
     groups: Any = loss.parameters()
     if config.learning_rate_schedule == "adaptive":
         groups = [{"params": list(network.parameters())} for network in (actor, critic)]
@@ -189,7 +189,7 @@ def build_optimizer(
         groups,
         lr=config.learning_rate,
         eps=1e-5,
-        # A CUDA graph counts its steps on the device.
+        # In a CUDA graph, steps are counted on the device.
         capturable=config.compiled and torch.device(config.device).type == "cuda",
     )
 
@@ -202,7 +202,7 @@ def build_schedule(
     *,
     extends: bool,
 ) -> LinearSchedule:
-    """The schedule of step size, clip range and drop factor, each if it is to be annealed."""
+    """The schedule of step size, clip range and drop factor, as far as they are annealed."""
     clips = config.range_schedule == "linear" and config.clip_epsilon is not None
     drops = config.range_schedule == "linear" and config.drop_factor is not None
     return LinearSchedule(
@@ -221,7 +221,7 @@ def adapt(
     metrics: list[TensorDict],
     config: EffectiveConfig,
 ) -> dict[str, float]:
-    """After an iteration's updates: what they were made with, and what adapts for the next ones."""
+    """Adapts parameters after an iteration's updates; returns the values that the updates used."""
     used: dict[str, float] = {"minibatch_size": replay.batch_size}
     if replay.staleness is not None and replay.staleness.controller is not None:
         used["drop_factor"] = replay.staleness.drop_factor
@@ -235,7 +235,7 @@ def adapt(
 
 
 def build_env(config: EffectiveConfig) -> EnvBase:
-    """The environments, on the device that the collector needs."""
+    """The environments, on the device that the collector requires."""
     device = "cpu" if config.collector == "fast" else config.device
     return make_env(
         config.env_id,
@@ -248,7 +248,7 @@ def build_env(config: EffectiveConfig) -> EnvBase:
 
 
 def build_scaler(config: EffectiveConfig) -> RewardScaler | None:
-    """What rewards are divided by; None leaves them as they are."""
+    """The scaler that divides rewards; None leaves them unscaled."""
     return RewardScaler(config.num_envs, gamma=config.gamma) if config.reward_scaling else None
 
 
@@ -257,7 +257,7 @@ def build_collector(
 ) -> BaseCollector:
     """The collector of whole batches.
 
-    If the networks are not on the CPU, the fast one acts by a copy of the actor that is: otherwise
+    If the networks are not on the CPU, the fast collector acts with a CPU copy of the actor. Otherwise
     the simulators would wait for the device at every step.
     """
     size = config.frames_per_batch
@@ -268,7 +268,7 @@ def build_collector(
             actor,
             frames_per_batch=size,
             total_frames=total,
-            auto_register_policy_transforms=False,  # a feed-forward actor needs none
+            auto_register_policy_transforms=False,  # a feed-forward actor needs no transform
         )
     elsewhere = torch.device(config.device).type != "cpu"
     steps = config.total_frames // config.num_envs

@@ -1,4 +1,4 @@
-"""What the main recipe is asked to do: its options, what they imply, what contradicts what."""
+"""The main recipe's options, what they imply, and which combinations are refused."""
 
 from __future__ import annotations
 
@@ -17,122 +17,120 @@ from amber_trl.runs import import_named
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RunOptions):
-    """What to train, and how. Where a default is None, the text says what it stands for."""
+    """Training options. Where the default is None, the parentheses say what applies."""
 
     env_id: str = "HalfCheetah-v5"
-    """Gymnasium id of an environment with a one-dimensional Box of floats as observation and a Box or Discrete action."""
+    """Gymnasium id. Observations must be a one-dimensional Box of floats, actions a Box or Discrete."""
     setup: Literal["ppo", "mber", "amber", "disc", "geppo", "gipo"] = "amber"
-    """ppo: the newest batch. mber: all stored, by default two. amber: those of eight not stale. disc,
-    geppo, gipo: methods with losses of their own, close to their authors' settings (docs/methods.md)."""
+    """ppo: the newest batch only. mber: all stored batches, by default two. amber: the fresh ones of
+    eight. disc, geppo, gipo: other losses, close to their authors' settings (docs/methods.md)."""
     protocol: Literal["default", "paper"] = "default"
-    """default: 8 environments, time limits bootstrapped. paper: 1 environment, limits terminal."""
+    """default: 8 environments, bootstrapping at time limits. paper: 1 environment, time limits terminal."""
     device: str = "cpu"
-    """Torch device of networks and storage."""
+    """Torch device for networks and storage."""
     collector: Literal["fast", "torchrl"] | None = None
-    """fast: amber_trl's GymCollector, with a copy of the actor on the CPU where the networks are
-    elsewhere. torchrl: TorchRL's Collector, on the networks' device. Both collect the same frames
-    (fast)."""
+    """fast: amber_trl's GymCollector, with a CPU copy of the actor if the networks are elsewhere.
+    torchrl: TorchRL's Collector, on the networks' device. Both collect the same frames (fast)."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the update step and, in runs with total_frames / num_envs of at least 500 000, the
-    actor of the fast collector. auto: in runs of at least 100 000 frames, if a compiler works."""
+    """Compile the update step and, if total_frames / num_envs is at least 500 000, the actor of the fast
+    collector. auto: only in runs of at least 100 000 frames, and only if a compiler works."""
     num_threads: Annotated[int, Range(1)] = 1
-    """Threads that torch uses; for networks of this size one is fastest."""
+    """Threads that torch uses; one is fastest for networks of this size."""
     eval_interval: Annotated[int | None, Range(1)] = None
-    """Iterations between evaluations with the mean action, which then choose the best checkpoint
-    among those saved after one (None: never)."""
+    """Iterations between evaluations with the mean action (None: never). Their mean return then decides
+    which checkpoint is the best; only checkpoints saved right after an evaluation count."""
     eval_episodes: Annotated[int, Range(1)] = 10
-    """Episodes of an evaluation, each time the same starts."""
+    """Episodes per evaluation, always from the same initial states."""
     num_envs: Annotated[int | None, Range(1)] = None
-    """Environments stepped in one process (by the protocol: 8 or 1)."""
+    """Environments stepped in one process (8; paper protocol: 1)."""
     time_limits: Literal["bootstrap", "terminal"] | None = None
-    """Whether the value goes on beyond a time limit (by the protocol: bootstrap or terminal)."""
+    """Bootstrap the value at time limits, or treat them as terminal (bootstrap; paper protocol: terminal)."""
     frames_per_batch: Annotated[int | None, Range(1)] = None
-    """N, frames collected per iteration, by all environments together (2048; geppo: 1024; smoke: 256)."""
+    """N, frames per iteration over all environments (2048; geppo: 1024; smoke: 256)."""
     num_batches: Annotated[int | None, Range(1)] = None
-    """L, batches kept, the newest included (by the setup: ppo 1, mber 2, amber 8, disc 64, geppo 4,
-    gipo 8)."""
+    """L, batches kept, including the newest (ppo 1, mber 2, amber 8, disc 64, geppo 4, gipo 8)."""
     replay_frames: Annotated[int | None, Range(1)] = None
-    """L N, frames kept, instead of num_batches; a multiple of frames_per_batch."""
+    """L N, frames kept; replaces num_batches, and must be a multiple of frames_per_batch."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
-    """Staleness beyond which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1)."""
+    """Staleness above which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1)."""
     batches_in_use: Annotated[int | None, Range(1)] = None
-    """Batches that are to be in use; the drop factor is chosen in each iteration to give that number."""
+    """Number of batches to use; the drop factor is then chosen in each iteration to give that number."""
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
-    """Effective sample size that is to be in use, in batches, instead of batches_in_use."""
+    """Effective sample size to use, in batches; replaces batches_in_use."""
     max_drop_factor: Annotated[float | None, Range(0, above=True)] = None
-    """The most that the drop factor may be then (1; to be given with the metric age)."""
+    """Upper bound on a drop factor chosen in that way (1; required for staleness_metric age)."""
     staleness_metric: str | None = None
-    """How a batch's staleness is measured: mean_abs_deviation (the paper's R' - 1), per_dimension, kl,
-    effective_sample_size, age, or module:function, a function of log-ratios or a DistributionMetric
+    """Staleness metric: mean_abs_deviation (the paper's R' - 1), per_dimension, kl,
+    effective_sample_size, age, or module:function for a function of log-ratios or a DistributionMetric
     (mean_abs_deviation; disc: per_dimension)."""
     epochs: Annotated[int | None, Range(1)] = None
-    """Passes over the batches in use, per iteration (10; smoke: 2)."""
+    """Epochs over the batches in use per iteration (10; smoke: 2)."""
     target_kl: Annotated[float | None, Range(0, above=True)] = None
-    """Estimated KL divergence from the behaviour policies of the batches in use, beyond which an
-    epoch is the iteration's last (None: never)."""
+    """Make no further epoch in an iteration once the estimated KL divergence from the behaviour policies
+    of the batches in use exceeds this (None: never)."""
     minibatch_size: Annotated[int | None, Range(1)] = None
-    """Frames of a minibatch per batch in use; must divide frames_per_batch (64; geppo: 32)."""
+    """Minibatch frames per batch in use; must divide frames_per_batch (64; geppo: 32)."""
     scale_minibatch: bool = True
-    """Let the minibatch grow with the batches in use; else the number of updates grows."""
+    """Grow the minibatch with the batches in use; otherwise the number of updates grows."""
     minibatches: Literal["uniform", "episodic", "stratified"] | None = None
-    """Frames of a minibatch: drawn uniformly, one contiguous run of one environment, or a fixed share
-    of each batch in use (uniform; disc, geppo: stratified)."""
+    """How minibatches are drawn: uniformly, as one contiguous run of one environment (episodic), or with
+    a fixed share of each batch in use (uniform; disc, geppo: stratified)."""
     shares: Annotated[tuple[float, ...] | None, Range(0)] = None
-    """Shares of stratified minibatches, relative, by age: one for each of num_batches, the newest
-    first (equal; geppo: L, L - 1, ..., 1)."""
+    """Relative shares of stratified minibatches by batch age, newest first: one for each of num_batches
+    (equal; geppo: L, L - 1, ..., 1)."""
     sampler: str | None = None
-    """module:Class (or function) that makes, of frames_per_batch, the MultiBatchSampler to draw
-    minibatches by (None: by minibatches)."""
+    """Custom sampler, as module:Class or module:function: called with frames_per_batch, it must return a
+    MultiBatchSampler (None: as minibatches says)."""
     loss: Literal["amber", "disc", "geppo", "gipo"] | None = None
-    """Policy loss. amber: PPO's clip. disc: each action dimension clipped. geppo: clip around the
-    policy before the updates. gipo: a soft trust weight, no clip (that of the setup's name; amber)."""
+    """Policy loss. amber: PPO's clip. disc: a clip per action dimension. geppo: a clip around the policy
+    before the updates. gipo: a soft trust weight, no clip (amber; disc, geppo, gipo: their own)."""
     sigma: Annotated[float | None, Range(0, above=True)] = None
     """Width of gipo's trust weight, in nats (1)."""
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
     """Adam's step size."""
     learning_rate_schedule: Literal["linear", "constant", "adaptive"] | None = None
-    """linear: to 0. constant. adaptive: with the loss geppo, the actor's step size follows how far
-    the policy moved (linear; geppo: adaptive)."""
+    """Step size schedule. linear: to 0. constant. adaptive: the actor's step size follows how far the
+    policy moved; only with the loss geppo (linear; geppo: adaptive)."""
     clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
-    """Clip range (by the setup: ppo 0.3, mber, amber and disc 0.4, geppo 0.1)."""
+    """Clip range (ppo: 0.3; mber, amber, disc: 0.4; geppo: 0.1)."""
     range_schedule: Literal["linear", "constant"] | None = None
-    """Clip range and drop factor: linearly to 0, or constant (linear; disc, geppo: constant; gipo
-    has neither)."""
+    """Schedule of clip range and drop factor: linear to 0, or constant (linear; disc, geppo: constant;
+    gipo has neither)."""
     gamma: Annotated[float | None, Range(0, 1)] = None
     """Discount per frame (0.99; geppo: 0.995)."""
     gae_lambda: Annotated[float | None, Range(0, 1)] = None
-    """GAE's lambda, and that of vtrace and gae-v (0.95; geppo: 0.97)."""
+    """Lambda of GAE, vtrace and gae-v (0.95; geppo: 0.97)."""
     advantages: Literal["stored", "recomputed", "vtrace", "gae-v"] | None = None
-    """Advantages and value targets of stored batches. stored: GAE once, when collected. The others:
-    of the batches in use, in each iteration, by the current critic; recomputed: GAE; vtrace (IMPALA)
-    and gae-v (DISC): corrected for the current actor (stored; geppo: vtrace; disc: gae-v)."""
+    """Advantages and value targets. stored: GAE, once, when a batch is collected. The others recompute
+    them in each iteration with the current critic, for the batches in use. recomputed: GAE. vtrace
+    (IMPALA), gae-v (DISC): corrected for the current actor (stored; geppo: vtrace; disc: gae-v)."""
     critic_on: Literal["active", "all"] = "active"
-    """Batches that the value loss uses: those in use, like the policy loss, or all that are stored."""
+    """Batches for the value loss: those in use, as for the policy loss, or all that are stored."""
     reward_scaling: bool = False
-    """Divide rewards by the running deviation of their discounted sum, for tasks whose returns are
-    far from 1; what is logged is not divided."""
+    """Divide rewards by the running standard deviation of their discounted sum, for tasks whose returns
+    are far from 1; logged returns are not divided."""
     normalize_advantage: Literal["batch", "minibatch", "none"] | None = None
-    """Standardise advantages once over the batch that is stored, in each minibatch, or not (batch;
-    disc, geppo: minibatch)."""
+    """Standardise advantages once per collected batch, in each minibatch, or not at all (batch; disc,
+    geppo: minibatch)."""
     critic_coeff: Annotated[float, Range(0)] = 1.0
     """Weight of the value loss."""
     entropy_coeff: Annotated[float, Range(0)] = 0.0
-    """Weight of an entropy bonus; 0 is none."""
+    """Weight of the entropy bonus; 0 means none."""
     max_grad_norm: Annotated[float | None, Range(0, above=True)] = None
-    """Norm beyond which the gradient is rescaled (None: never)."""
+    """Largest norm of the gradient, which is rescaled above it (None: unlimited)."""
     hidden_sizes: Annotated[tuple[int, ...], Range(1)] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
     """Activation of the hidden layers."""
     actor: str | None = None
-    """module:function that makes the actor, as function(observation_spec, action_spec,
-    normalizer=...): a ProbabilisticActor, to which hidden_sizes and activation mean nothing (None:
-    a Gaussian or categorical network)."""
+    """Custom actor, as module:function: called as function(observation_spec, action_spec,
+    normalizer=...), it must return a ProbabilisticActor; hidden_sizes and activation then have no
+    effect (None: a Gaussian or categorical network)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveConfig(Config):
-    """A configuration in which nothing is left open; what a run's config.json holds."""
+    """A configuration with every option resolved, as a run's config.json holds it."""
 
     run_dir: Path
     total_frames: int
@@ -156,7 +154,7 @@ class EffectiveConfig(Config):
 
 _DEFAULTS: dict[str, Any] = {
     "total_frames": 1_000_000,
-    "checkpoint_interval": None,  # where that is asked for
+    "checkpoint_interval": None,  # if --checkpoint-interval None is given
     "frames_per_batch": 2048,
     "staleness_metric": "mean_abs_deviation",
     "epochs": 10,
@@ -170,7 +168,7 @@ _DEFAULTS: dict[str, Any] = {
     "advantages": "stored",
     "normalize_advantage": "batch",
     "collector": "fast",
-    "compiled": False,  # open_run decides
+    "compiled": False,  # decided by open_run
 }
 _SETUPS: dict[str, dict[str, Any]] = {
     "ppo": {"num_batches": 1, "clip_epsilon": 0.3},
@@ -211,7 +209,7 @@ _SMOKE: dict[str, Any] = {"total_frames": 2560, "frames_per_batch": 256, "epochs
 
 
 def resolve(config: Config) -> EffectiveConfig:
-    """Fills in what was left to setup, protocol and smoke; refuses what cannot be, by name."""
+    """Fills in what setup, protocol and smoke imply; refuses contradictions by the options' names."""
     check_options(config)
     _check_device(config.device)
     if (own := continued_config(EffectiveConfig, config)) is not None:
@@ -228,7 +226,7 @@ def resolve(config: Config) -> EffectiveConfig:
 
 
 def _fill_in(values: dict[str, Any], given: dict[str, Any]) -> None:
-    """Adds what follows from other values, and takes out what they leave without effect."""
+    """Adds what other values imply, and removes options that they leave without effect."""
     frames = values["frames_per_batch"]
     if (kept := values.get("replay_frames")) is not None:
         if kept % frames or given.get("num_batches") not in (None, kept // frames):
@@ -260,11 +258,11 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={device!r} is not there ({reason}): pass 'cpu'") from error
+        raise ValueError(f"device={device!r} is not available ({reason}): pass 'cpu'") from error
 
 
 def _check_combinations(config: EffectiveConfig) -> None:
-    """Refuses options that contradict each other, and those that would have no effect."""
+    """Refuses options that contradict each other or would have no effect."""
 
     def refuse(wrong: bool, names: str, why: str) -> None:
         if wrong:
@@ -281,7 +279,7 @@ def _check_combinations(config: EffectiveConfig) -> None:
     chosen = [name for name in choices if getattr(config, name) is not None]
     drops = "drop_factor" in _SETUPS[config.setup]
     if chosen:
-        refuse(not drops, f"{chosen[0]} setup", "it drops no batch; amber and disc do")
+        refuse(not drops, f"{chosen[0]} setup", "it drops no batches; amber and disc do")
     refuse(len(chosen) > 1, " ".join(chosen), "each decides which batches are in use")
     for name in choices[1:]:
         wanted = getattr(config, name)
@@ -302,11 +300,11 @@ def _check_combinations(config: EffectiveConfig) -> None:
     if config.learning_rate_schedule == "adaptive":
         refuse(config.loss != "geppo", "learning_rate_schedule loss", "it is an option of geppo")
     if config.setup == "ppo":
-        refuse(batches > 1, "num_batches setup", "it keeps one; mber and amber keep more")
+        refuse(batches > 1, "num_batches setup", "it keeps one batch; mber and amber keep more")
         refuse(not scales, "scale_minibatch setup", "with one batch there is nothing to scale")
-        refuse(config.advantages != "stored", "advantages setup", "it uses no batch again")
+        refuse(config.advantages != "stored", "advantages setup", "it reuses no batch")
     if config.critic_on == "all":
-        refuse(not drops, "critic_on setup", "it uses all anyway; amber and disc drop some")
+        refuse(not drops, "critic_on setup", "it uses all batches anyway; amber and disc drop some")
         refuse(config.drop_factor == math.inf, "critic_on drop_factor", "all are in use anyway")
         refuse(batches == 1, "critic_on num_batches", "the only batch is in use anyway")
         stale = config.advantages == "stored"
@@ -315,14 +313,14 @@ def _check_combinations(config: EffectiveConfig) -> None:
     metric_of(config.staleness_metric)
     if config.sampler is not None:
         import_named("sampler", config.sampler)
-        refuse(config.minibatches != "uniform", "sampler minibatches", "each draws minibatches")
+        refuse(config.minibatches != "uniform", "sampler minibatches", "both decide how to draw")
         refuse(not scales, "sampler scale_minibatch", "the sampler decides that")
     if config.minibatches != "uniform":
         refuse(not scales, "minibatches scale_minibatch", "they always grow")
     if config.shares is not None:
-        refuse(config.minibatches != "stratified", "shares minibatches", "stratified alone has any")
+        refuse(config.minibatches != "stratified", "shares minibatches", "only stratified has any")
         wrong = len(config.shares) != batches or not config.shares[0]
-        refuse(wrong, "shares num_batches", "give one for each, that of the newest above 0")
+        refuse(wrong, "shares num_batches", "give one per batch, above 0 for the newest")
     if config.minibatches == "episodic":
         limit = frames // config.num_envs
         names = "minibatches minibatch_size num_batches"

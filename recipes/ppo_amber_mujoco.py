@@ -6,14 +6,14 @@
     python recipes/ppo_amber_mujoco.py --env-id Hopper-v5 --checkpoint-interval 20 --run-dir runs/hopper
     python recipes/ppo_amber_mujoco.py --resume runs/hopper
 
-Without a checkout, `amber-trl train` stands for `python recipes/ppo_amber_mujoco.py`.
+In an installed package, use `amber-trl train` instead of `python recipes/ppo_amber_mujoco.py`.
 
-`ppo` learns from the newest batch, `mber` from the last two, `amber` from those of the last eight
-that are still close to the current policy (Han & Sung, arXiv 1710.04423). What to expect after a
-million frames, with `amber`: a last-100 return near -150 on Pendulum-v1. The run directory then
-holds config.json, versions.json, episodes.csv, iterations.csv, timing.csv, policy.pt, summary.json
-and checkpoints. Ctrl-C, SIGTERM or SIGHUP finishes the iteration, saves a checkpoint to resume
-from, and exits with code 130, 143 or 129.
+`ppo` learns from the newest batch, `mber` from the last two, `amber` from those of the last eight that
+are still close to the current policy (Han & Sung, arXiv 1710.04423). Expect a last-100 return near
+-150 on Pendulum-v1 after a million frames of `amber`. The run directory then holds config.json,
+versions.json, episodes.csv, iterations.csv, timing.csv, policy.pt, summary.json and checkpoints.
+Ctrl-C, SIGTERM or SIGHUP finishes the iteration, saves a checkpoint to resume from, and exits with
+code 130, 143 or 129.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from amber_trl.training import UpdateStep, should_compile
 
 
 def return_large_blocks() -> None:
-    """Makes glibc return blocks of a megabyte and more to the system when they are freed.
+    """Makes glibc return freed blocks of a megabyte or more to the system.
 
-    It would otherwise keep them in its heap, whose gaps fit no batch: compiled, a million frames of
-    Humanoid then take gigabytes.
+    It would otherwise keep them in its heap, where fragmentation leaves no gap that fits a batch: a
+    compiled run of a million frames of Humanoid then takes gigabytes.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc alone has it
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt is not None:
         mallopt(-3, 1 << 20)  # a fixed M_MMAP_THRESHOLD
 
@@ -72,7 +72,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     return_large_blocks()
     torch.set_num_threads(config.num_threads)
     random.seed(config.seed)
-    np.random.seed(config.seed)  # noqa: NPY002  (for environments that use it)
+    np.random.seed(config.seed)  # noqa: NPY002  (for environments that draw from it)
     torch.manual_seed(config.seed)
     env = build_env(config)
     check_parts(config, env)
@@ -82,17 +82,17 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     config = replace(config, compiled=compiled)
     directory = open_directory(config, logger=config.logger)
     if compiled:
-        say("compiling in the first iteration; a stop takes effect after it")
+        say("compiling during the first iteration; a stop takes effect after it")
     return config, env, directory
 
 
 def train(config: Config) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
+    """Trains, writes the run directory, and returns the contents of its summary.json."""
     return learn(*open_run(resolve(config)))
 
 
 def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dict[str, Any]:
-    """Algorithm 1 of the paper; its line numbers are in the comments."""
+    """Algorithm 1 of the paper, with its line numbers in the comments."""
     actor, critic, normalizer, arguments = build_networks(config, env)
     replay = build_replay(config, actor, critic)
     loss = build_loss(config, actor, critic)

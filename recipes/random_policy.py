@@ -1,9 +1,9 @@
-"""Measure what a random policy returns on the study's tasks, for the reference constants.
+"""Measure the return of a random policy on the study's tasks, for the reference constants.
 
     python recipes/random_policy.py --out recipes/study/data/references.csv
 
 Actions are drawn uniformly from the action space, by Gymnasium's own sampler. The table holds the mean
-return with its standard error, the paper's final score of PPO, and the source of both. This takes some
+return with its standard error, the paper's final score of PPO, and the source of both. It takes a few
 minutes.
 """
 
@@ -25,7 +25,7 @@ from amber_trl.envs import TASKS
 
 
 def random_returns(env_id: str, episodes: int, frames: int, seed: int) -> list[float]:
-    """Return of each episode, whole episodes until there are enough of both."""
+    """Return of each episode; plays whole episodes until there are enough episodes and frames."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
         env = gymnasium.make(env_id)
@@ -46,13 +46,13 @@ def random_returns(env_id: str, episodes: int, frames: int, seed: int) -> list[f
 
 
 def main(out: Path, episodes: int = 100, frames: int = 100_000, seed: int = 0) -> None:
-    """Command line.
+    """Runs the command line.
 
     Args:
-        out: the table, a CSV file; replaced if it is there.
-        episodes: least number of episodes per task.
-        frames: least number of frames per task.
-        seed: of environments and actions.
+        out: the table, a CSV file; an existing one is replaced.
+        episodes: minimum number of episodes per task.
+        frames: minimum number of frames per task.
+        seed: seed of environments and actions.
     """
     paper = paper_task_scores().query("metric == 'final' and setup == 'ppo'").set_index("task")
     simulators = ", ".join(f"{name} {version(name)}" for name in ("gymnasium", "mujoco"))

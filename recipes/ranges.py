@@ -10,8 +10,8 @@ class Range:
     """Where a number, or each number of a tuple, may lie; for ``typing.Annotated``.
 
     Attributes:
-        low: least value, included unless ``above``.
-        high: greatest value, included; infinity is in range only if ``infinite``.
+        low: smallest value, allowed unless ``above`` is set.
+        high: largest value, allowed; infinity is in range only if ``infinite`` is set.
         above: whether ``low`` itself is out of range.
         infinite: whether infinity is in range.
 
@@ -39,7 +39,7 @@ class Range:
 
 
 def check_fields(config: Any) -> None:
-    """Refuses a configuration of which a field is out of its annotated range.
+    """Refuses a configuration with a field outside its annotated range.
 
     A field annotated ``Annotated[float, Range(0, 1)]`` must be in the range, one annotated
     ``Literal[...]`` must be one of the choices. ``None`` is not checked. Annotations of base
@@ -49,7 +49,7 @@ def check_fields(config: Any) -> None:
         config: an instance of a dataclass.
 
     Raises:
-        ValueError: naming the first field that does not fit, its value and the rule.
+        ValueError: if a field does not fit; the message names the first one, its value and the rule.
 
     Examples:
         >>> from dataclasses import dataclass
@@ -78,6 +78,6 @@ def _check_field(name: str, value: Any, hint: Any) -> None:
     elif get_origin(hint) is Literal:
         if any(item not in get_args(hint) for item in items):
             raise ValueError(f"{name}={value!r}: choose one of {list(get_args(hint))}")
-    else:  # as deep as a Range may stand, in a union or a tuple
+    else:  # a Range may be nested in a union or a tuple
         for part in get_args(hint):
             _check_field(name, value, part)

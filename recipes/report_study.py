@@ -1,15 +1,15 @@
-"""Write the page of results of a study: results.md, its tables as CSV, and its figures.
+"""Write the results page of a study: results.md, its tables as CSV, and its figures.
 
     python recipes/report_study.py docs/data/study --out docs
 
 The study is a folder of run directories as reproduce_paper.py leaves them, at any depth, also in zip
 archives. Setup, task, protocol and seed of a run come from its config.json. Runs of the main recipe
-that differ in any option are setups of their own, such as `ppo_gamma=0.9`, and so are those of other
-recipes. A comparison takes, of each task, the seeds that all of its setups have; the page lists what
-was left out. The same runs give the same bytes. Needs matplotlib and pandas.
+with a different option are setups of their own, such as `ppo_gamma=0.9`, and so are runs of other
+recipes. On each task, a comparison uses the seeds that all of its setups have; the page lists the runs
+left out. The same runs give the same bytes. Needs matplotlib and pandas.
 
-The page begins with the study's notes.md, if it has one: its first paragraph, the first figure, and
-then the rest.
+If the study has a notes.md, the page begins with its first paragraph, then the first figure, then the
+rest of the notes.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ def write_report(study: Path, out: Path) -> Path:
 
     Args:
         study: folder that holds the runs.
-        out: folder for ``results.md``, ``tables/`` and ``figures/``; made if it is not there. Files
-            that an earlier report left there, and this one does not make, are named.
+        out: folder for ``results.md``, ``tables/`` and ``figures/``; created if missing. Files from an
+            earlier report that this one does not write are reported.
 
     Raises:
-        FileNotFoundError: if there is no run in the folder.
-        RunError: as :func:`read_study` says.
+        FileNotFoundError: if the folder holds no run.
+        RunError: as :func:`read_study` raises it.
         OSError: if a file cannot be written.
     """
     read = read_study([study])
     made: set[Path] = set()
     for folder in ("tables", "figures"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    with style.context("default", after_reset=True):  # whatever the user's settings are
+    with style.context("default", after_reset=True):  # independent of the user's settings
         text = "\n\n".join(_page(read, study, out, made)) + "\n"
     (page := out / "results.md").write_text(text, encoding="utf-8")
     for file in sorted({*out.glob("tables/*.csv"), *out.glob("figures/*.png")} - made):
@@ -74,7 +74,7 @@ def write_report(study: Path, out: Path) -> Path:
 
 
 def _page(read: Study, study: Path, out: Path, made: set[Path]) -> Iterator[str]:
-    """The paragraphs of the page; tables and figures are written on the way."""
+    """The paragraphs of the page; also writes the tables and figures."""
     yield "# Results"
     bodies = [part for protocol in read.versions for part in _protocol(read, protocol, out, made)]
     first = next((part for part in bodies if part.startswith("!")), None)
@@ -100,7 +100,7 @@ def _protocol(read: Study, protocol: str, out: Path, made: set[Path]) -> Iterato
     for name, table in tables.items():
         file = out / "tables" / f"{protocol}-{_word(name)}.csv"
         made.add(file)
-        table.to_csv(file, index=False, float_format="%.10g")  # equal on every machine
+        table.to_csv(file, index=False, float_format="%.10g")  # the same on every machine
     for picture in pictures(read, protocol):
         file = save(picture.draw(), out / "figures" / f"{protocol}-{_word(picture.name)}.png")
         made.add(file)
@@ -108,12 +108,12 @@ def _protocol(read: Study, protocol: str, out: Path, made: set[Path]) -> Iterato
 
 
 def _word(name: str) -> str:
-    """A setup's name as part of a file's; the values of its options may hold any character."""
+    """A setup's name as part of a file name; option values may hold any character."""
     return re.sub(r"[^\w.=-]+", "_", name)
 
 
 def main(study: Positional[Path], out: Path) -> None:
-    """Command line.
+    """Runs the command line.
 
     Args:
         study: folder that holds the runs.

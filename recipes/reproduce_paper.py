@@ -6,18 +6,18 @@
     python recipes/reproduce_paper.py --setups ppo amber_drop0.1 --tasks Pendulum-v1 --seeds 0
     python recipes/reproduce_paper.py --archive docs/data/study       # publish the finished runs
 
-Each run is a process of its recipe, in STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED, with what it
-prints in log.txt. Give the command again at any time: finished runs are left alone, interrupted
-ones are resumed from their last checkpoint, or start again if they have none. A run that fails is
-reported with its log and the others continue. A run whose process is killed is tried again.
-Ctrl-C or SIGTERM ends the runs after their iteration. If this process itself is killed, its runs
-continue to their end. Exit codes: 0 all finished, 1 some failed, 130 interrupted.
+Each run is a process of its recipe, in STUDY/PROTOCOL/ENV_ID/SETUP-seedSEED; its output goes to
+log.txt there. The command can be repeated at any time: finished runs are left alone, and interrupted
+ones are resumed from their last checkpoint, or restarted if they have none. A run that fails is
+reported with its log, and the others continue. A run whose process is killed is tried again.
+Ctrl-C or SIGTERM stops the runs after their current iteration. If this process itself is killed, its
+runs continue to their end. Exit codes: 0 all finished, 1 some failed, 130 interrupted.
 
-A setup is ppo, mber or amber, followed by what differs: _l4 (batches stored), _clip0.2 (clip range),
+A setup is ppo, mber or amber, followed by its changes: _l4 (batches stored), _clip0.2 (clip range),
 _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches stay at 64 frames) or _episodic
-(contiguous minibatches), as in mber_l8_clip0.2_m64; or trpo or acer, the comparators of the paper's
-appendix, with recipes of their own. `recipes/study/grid.py` lists the parts of the study and
---dry-run counts their runs. A million frames took 4 to 36 minutes on one core of a busy machine,
+(contiguous minibatches), as in mber_l8_clip0.2_m64. Other setups are trpo and acer, the comparators of
+the paper's appendix, with recipes of their own. `recipes/study/grid.py` lists the parts of the study,
+and --dry-run counts their runs. A million frames took 4 to 36 minutes on one core of a busy machine,
 depending on task and setup; _m64 takes up to L times as long.
 """
 
@@ -45,43 +45,43 @@ from amber_trl._terminal import say as _say
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Which runs to make, and where. Where a default is None, the text says what it stands for."""
+    """Which runs to make, and where. Where the default is None, the parentheses say what applies."""
 
     study: Path = Path("study")
     """Directory of all runs."""
     parts: tuple[str, ...] | None = None
-    """Parts of the study, in the order in which they are made (main; all with
-    --dry-run or --archive)."""
+    """Parts of the study, made in this order (main; all with --dry-run or
+    --archive)."""
     tasks: tuple[str, ...] | None = None
     """Gymnasium ids, instead of each part's own."""
     setups: tuple[str, ...] | None = None
     """Names of setups, instead of each part's own."""
     base: str = "amber"
-    """Name of the setup that the part screen_one changes."""
+    """Setup that the part screen_one changes."""
     protocol: Protocol | None = None
     """default or paper, instead of each part's own."""
     seeds: Annotated[tuple[int, ...] | None, Range(0, 2**31 - 1)] = None
     """Seeds, instead of each part's own."""
     total_frames: Annotated[int | None, Range(1)] = None
-    """Frames of every run (1 000 000; smoke: 2560)."""
+    """Frames per run (1 000 000; smoke: 2560)."""
     smoke: bool = False
-    """Short runs that exercise everything and learn nothing."""
+    """Short runs that run everything but learn nothing."""
     compile: Literal["auto", "on", "off"] = "auto"
     """on, off or auto, as in the main recipe."""
     checkpoint_interval: Annotated[int | None, Range(1)] = 50
-    """Iterations between checkpoints (None: only one, when a run ends or is asked to stop)."""
+    """Iterations between checkpoints (None: only one, when a run ends or is stopped)."""
     workers: Annotated[int | None, Range(1)] = None
-    """Runs at a time, each on one thread (as many as there are cores to use)."""
+    """Runs at a time, each on one thread (as many as there are available cores)."""
     retries: Annotated[int, Range(0)] = 2
     """Further attempts at a run whose process is killed."""
     ray_address: str | None = None
-    """Make the runs on the Ray cluster at this address, such as auto or HOST:6379 (extra `ray`);
-    local starts one on this machine. Every node needs checkout and study at the same paths."""
+    """Run on the Ray cluster at this address, such as auto or HOST:6379 (extra `ray`); local starts a
+    cluster on this machine. Every node needs the checkout and the study at the same paths."""
     dry_run: bool = False
-    """List the runs, what has become of them and their commands; make none."""
+    """List the runs, their states and their commands without starting any."""
     archive: Path | None = None
-    """Add the finished runs to the zip files in this directory, to publish them; make none. With
-    --dry-run, say which runs are in them."""
+    """Add the finished runs to the zip files in this directory, to publish them, without starting any.
+    With --dry-run, list which runs are in them."""
 
 
 def grid(config: Config) -> dict[str, list[Job]]:
@@ -90,7 +90,7 @@ def grid(config: Config) -> dict[str, list[Job]]:
     if config.ray_address is not None and config.workers is not None:
         raise ValueError(
             f"workers={config.workers} with ray_address={config.ray_address!r}, where Ray decides "
-            "how many runs are made at a time: leave out one of the two"
+            "how many runs to make at a time: leave out one of the two"
         )
     looks = (config.dry_run or config.archive is not None) and config.setups is None
     names = config.parts or (tuple(PARTS) if looks else ("main",))
@@ -106,7 +106,7 @@ def grid(config: Config) -> dict[str, list[Job]]:
 
 
 def show(config: Config, parts: Mapping[str, list[Job]]) -> None:
-    """Lists the runs, what has become of each and what is left to do; counts them by part."""
+    """Lists the runs with their states and what is left to do; counts them by part."""
     done: dict[str, str] = {}
     for job in _each_once(parts):
         done[job.name] = runs.state(job)
@@ -120,7 +120,7 @@ def show(config: Config, parts: Mapping[str, list[Job]]) -> None:
 
 
 def publish(found: Iterable[Job], directory: Path) -> None:
-    """Adds the finished runs to an archive, each read first as the report reads it."""
+    """Adds the finished runs to an archive, after reading each as the report would."""
     try:
         from study.read import RunError, read_finished_run
     except ModuleNotFoundError as error:
@@ -142,7 +142,7 @@ def publish(found: Iterable[Job], directory: Path) -> None:
 
 
 def make(config: Config, found: list[Job]) -> int:
-    """Makes the runs that are not finished; returns the exit code."""
+    """Makes the unfinished runs; returns the exit code."""
     became: dict[str, str] = {job.name: runs.state(job) for job in found}
     for job in found:
         if became[job.name] == "other":
@@ -180,7 +180,7 @@ def make(config: Config, found: list[Job]) -> int:
 
 
 def main() -> int:
-    """Command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     config = tyro.cli(Config, description=__doc__)
     try:
         parts = grid(config)

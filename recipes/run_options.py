@@ -18,9 +18,9 @@ from amber_trl.runs import LoggerName
 def _json_object(words: list[str]) -> Any:
     try:
         value = json.loads(words[0])
-        json.dumps(value, allow_nan=False)  # JSON has neither NaN nor infinity, which 1e400 becomes
+        json.dumps(value, allow_nan=False)  # JSON has no NaN and no infinity, which 1e400 becomes
     except ValueError:
-        return words[0]  # which check_options refuses, in one line
+        return words[0]  # refused by check_options, in one line
     return value
 
 
@@ -39,46 +39,46 @@ EnvKwargs = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What to train, and how. Where a default is None, the text says what it stands for."""
+    """Training options. Where the default is None, the parentheses say what applies."""
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of an environment with Box observations and actions."""
     env_kwargs: EnvKwargs = field(default_factory=dict)
-    """Arguments of the environment, such as '{"ctrl_cost_weight": 0.1}' for Ant-v5."""
+    """Keyword arguments of the environment, such as '{"ctrl_cost_weight": 0.1}' for Ant-v5."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers around it, the innermost first, as module:Class, such as
+    """Wrappers to apply, innermost first, as module:Class, such as
     gymnasium.wrappers:FlattenObservation for a Dict observation."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """Seeds networks, environments, actions and minibatches."""
+    """Seed of networks, environments, actions and minibatches."""
     total_frames: Annotated[int | None, Range(1)] = None
-    """Frames to train for, towards which everything is annealed; the last batch is made whole
+    """Frames to train for, rounded up to whole batches; schedules anneal towards this number
     (1 000 000; smoke: 2560)."""
     run_dir: Path | None = None
-    """Where the run's files go (runs/ENV_ID-SETUP-seedSEED)."""
+    """Directory for the run's files (runs/ENV_ID-SETUP-seedSEED)."""
     overwrite: bool = False
-    """Replace a run that the directory already holds."""
+    """Replace the run that the directory already holds."""
     checkpoint_interval: Annotated[int | None, Range(1)] = 50
-    """Iterations between checkpoints, from which a killed run can be resumed (None: only one, at the
-    end). Kept: the last two, the best."""
+    """Iterations between checkpoints (None: only one, at the end). A killed run resumes from the newest
+    one. The last two and the best are kept."""
     resume: Path | None = None
-    """Directory of a run to go on with, from its newest sound checkpoint and with its options."""
+    """Directory of a run to resume from its newest sound checkpoint, with its own options."""
     extend: Path | None = None
-    """Directory of a finished run to go on with, up to total_frames and with its options."""
+    """Directory of a finished run to continue up to total_frames, with its own options."""
     init_from: Path | None = None
-    """Run, or checkpoint of one, whose networks and statistics to start from."""
+    """Run or checkpoint from which to initialise networks and statistics."""
     logger: LoggerName = "csv"
-    """csv: the run's own tables. Others get their numbers too: tensorboard in the run directory;
-    wandb and mlflow as their environment variables say (WANDB_MODE=offline needs no account;
-    without MLFLOW_TRACKING_URI it is mlflow.db in the run directory)."""
+    """csv: the run's own tables only. tensorboard: also event files in the run directory. wandb, mlflow:
+    also that service, configured by its environment variables (WANDB_MODE=offline needs no account;
+    without MLFLOW_TRACKING_URI, MLflow writes mlflow.db in the run directory)."""
     progress: bool = True
-    """Show a progress bar: frames, time left and speed; return, the mean of the last 100 episodes;
-    with replay also active, the batches in use, and staleness, that of the oldest of them."""
+    """Show a progress bar with frames, time left, speed and return (mean of the last 100 episodes); with
+    replay also active (batches in use) and staleness (of the oldest batch in use)."""
     smoke: bool = False
-    """A few short iterations that exercise everything within 20 seconds, and learn nothing."""
+    """Smoke test: a few short iterations that run everything within 20 seconds, but learn nothing."""
 
 
 def check_options(config: RunOptions) -> None:
-    """Refuses options out of their ranges, and arguments that an environment cannot have.
+    """Refuses options that are out of range, and environment arguments that are not allowed.
 
     Raises:
         ValueError: naming the option and its value.
@@ -95,6 +95,6 @@ def check_options(config: RunOptions) -> None:
 
 
 def default_run_dir(config: RunOptions, setup: str) -> Path:
-    """``runs/ENV_ID-SETUP-seedSEED``, without what a path cannot hold."""
+    """``runs/ENV_ID-SETUP-seedSEED``, without characters that a path cannot hold."""
     task = config.env_id.replace("/", "-").replace(":", "-")
     return Path("runs", f"{task}-{setup}-seed{config.seed}")

@@ -1,11 +1,11 @@
-"""Score setups by the rule with which the default is chosen (docs/default_search.md).
+"""Score setups by the rule that chooses the default (docs/default_search.md).
 
     python recipes/score_setups.py docs/data/default_search
 
-Prints a table in Markdown: of each setup its relative score on each task, and their mean, the score.
-The relative score is `(x - r) / (p - r)`: `x` is the setup's mean of the average return over training,
-`p` that of PPO as published over the same seeds, and `r` the return of random actions. A setup that
-lacks runs on a task has no score. Needs pandas.
+Prints a Markdown table with each setup's relative score on each task, and their mean, the score. The
+relative score is `(x - r) / (p - r)`: `x` is the setup's mean of the average return over training, `p`
+that of published PPO over the same seeds, and `r` the return of random actions. A setup with missing
+runs on a task has no score. Needs pandas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def relative_scores(runs: pd.DataFrame) -> pd.DataFrame:
     """Relative scores by setup and task, with their mean in the column ``score``, best first.
 
     Args:
-        runs: a row per run, with ``task``, ``setup``, ``seed`` and ``speed_score``.
+        runs: one row per run, with ``task``, ``setup``, ``seed`` and ``speed_score``.
 
     Raises:
         ValueError: if a task has no run of ``ppo`` with a seed that another setup has.
@@ -32,7 +32,7 @@ def relative_scores(runs: pd.DataFrame) -> pd.DataFrame:
     scores = runs.pivot(index=["task", "seed"], columns="setup", values="speed_score")
     published = scores.get("ppo", pd.Series(float("nan"), scores.index))
     if missing := list(scores.index[published.isna()]):
-        raise ValueError(f"task and seed of {missing} have no run of ppo, to which others are held")
+        raise ValueError(f"task and seed of {missing} have no run of ppo to compare with")
     means = scores.groupby("task").agg(lambda column: column.mean(skipna=False))
     random = reference_returns()["random_return"].reindex(means.index)
     relative = means.sub(random, axis=0).div(means["ppo"] - random, axis=0).T
@@ -41,10 +41,10 @@ def relative_scores(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(study: Positional[Path]) -> None:
-    """Prints the table.
+    """Runs the command line.
 
     Args:
-        study: folder with runs of one protocol, as reproduce_paper.py leaves or archives them.
+        study: folder with runs of one protocol, as written or archived by reproduce_paper.py.
     """
     try:
         table = relative_scores(read_study([study]).runs)

@@ -102,7 +102,7 @@ def test_the_wheel_trains(wheel: Path, tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert "go on with --resume runs/Pendulum-v1-amber-seed0\n" in done.stdout
+    assert "resume with --resume runs/Pendulum-v1-amber-seed0\n" in done.stdout
     assert "after 12800 frames: runs/Pendulum-v1-amber-seed0\n" in done.stdout
     assert "checkpoints/000000012800.ckpt, episodes=1" in done.stdout
 

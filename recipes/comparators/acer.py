@@ -3,15 +3,15 @@
     python recipes/comparators/acer.py --env-id HalfCheetah-v5 --seed 0
     python recipes/comparators/acer.py --resume runs/HalfCheetah-v5-acer-seed0
 
-Numbers in brackets are those of the equations of arXiv 1611.01224. After every 50 frames the newest
-segment is stored, and Poisson(4) segments of the last hundred are replayed, one update each; nothing
-is learnt from a segment that was not drawn, as in the paper's experiments with continuous actions.
+Numbers in brackets are equations of arXiv 1611.01224. After every 50 frames the newest segment is
+stored, and Poisson(4) segments of the last hundred are replayed, with one update each. A segment that
+is not drawn is not learnt from, as in the paper's experiments with continuous actions.
 
-The AMBER paper gives the networks, n, the step size, delta and the memory; ACER's paper gives c and
-alpha. The rest is left open by both. Chosen here: RMSprop and the limit of the gradient's norm of
-OpenAI baselines' ACER, on which AMBER's authors built theirs; no entropy bonus; means over the
-frames of a segment; the statistics of the trust region are mean and deviation of the Gaussian,
-whose deviation is learnt, as PPO's is here (ACER's paper fixes it).
+The AMBER paper gives the networks, n, the step size, delta and the memory size; ACER's paper gives c
+and alpha. Neither gives the rest. Chosen here: RMSprop and the gradient norm limit of OpenAI
+baselines' ACER, on which AMBER's authors built theirs; no entropy bonus; means over the frames of a
+segment; the Gaussian's mean and deviation as the trust region's statistics. The deviation is learnt,
+as for PPO here (ACER's paper fixes it).
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ from comparators import common
 
 @dataclass(frozen=True, kw_only=True)
 class Config(common.ComparatorConfig):
-    """What to train, and how. Where a default is None, the text says what it stands for."""
+    """Training options. Where the default is None, the parentheses say what applies."""
 
     frames_per_batch: Annotated[int, Range(2)] = 50
-    """Frames of a segment, collected per iteration."""
+    """Frames per segment; one segment is collected per iteration."""
     log_interval: Annotated[int, Range(1)] = 20
-    """Iterations per row of the tables."""
+    """Iterations between rows of the tables."""
     checkpoint_interval: Annotated[int | None, Range(1)] = 1000
     """Iterations between checkpoints (None: only one, at the end)."""
     num_segments: Annotated[int, Range(1)] = 100
-    """Segments kept for replay."""
+    """Number of segments kept for replay."""
     replay_ratio: Annotated[float, Range(0, above=True)] = 4.0
-    """Mean number of segments that are replayed per iteration; it is Poisson distributed."""
+    """Mean number of segments replayed per iteration; the number is Poisson distributed."""
     num_samples: Annotated[int, Range(1)] = 5
     """n, actions over which the duelling network averages."""
     truncation: Annotated[float, Range(0, above=True)] = 5.0
-    """c, beyond which an importance weight is truncated and the bias corrected."""
+    """c, above which an importance weight is truncated and the bias corrected."""
     delta: Annotated[float, Range(0, above=True)] = 0.1
-    """Growth of the KL divergence from the average policy that a frame's gradient may ask for."""
+    """delta, limit on how much a frame's gradient may raise the KL divergence from the average policy."""
     alpha: Annotated[float, Range(0, 1)] = 0.995
-    """Share of itself that the average policy keeps in an update."""
+    """alpha, share of itself that the average policy keeps in an update."""
     learning_rate: Annotated[float, Range(0, above=True)] = 7e-4
     """RMSprop's step size, constant."""
     max_grad_norm: Annotated[float, Range(0, above=True)] = 10.0
-    """Norm beyond which the gradient is rescaled."""
+    """Largest norm of the gradient, which is rescaled above it."""
 
 
 class DuellingNetwork(nn.Module):
@@ -88,7 +88,7 @@ class DuellingNetwork(nn.Module):
     def forward(
         self, observation: Tensor, actions: Tensor, samples: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Values of states and of actions.
+        """Computes the values of states and of actions.
 
         Args:
             observation: x, ``[T, observation_size]``.
@@ -109,16 +109,16 @@ class DuellingNetwork(nn.Module):
 def corrected_return(
     segment: TensorDictBase, next_value: Tensor, q: Tensor, trace: Tensor, gamma: float
 ) -> Tensor:
-    """Return from each frame on, corrected for the policy that collected it: Q^ret or Q^opc.
+    """Off-policy corrected return from each frame on: Q^ret or Q^opc.
 
-    (5): Q^ret_t = r_t + gamma (c_{t+1} (Q^ret_{t+1} - Q_{t+1}) + V_{t+1}). Nothing follows a
-    terminated frame. V_{t+1} alone follows one that ends the segment or was truncated.
+    (5): Q^ret_t = r_t + gamma (c_{t+1} (Q^ret_{t+1} - Q_{t+1}) + V_{t+1}). A terminated frame has no
+    successor term. A frame that was truncated or ends the segment has V_{t+1} alone.
 
     Args:
         segment: frames ``[T]`` with ``("next", "reward")``, ``done`` and ``terminated``, ``[T, 1]``.
-        next_value: value of the observation after each frame, ``[T]``.
-        q: value of the action of each frame, ``[T]``.
-        trace: c_t, what is kept of the correction after each frame, ``[T]``: the truncated
+        next_value: value of the observation that follows each frame, ``[T]``.
+        q: value of each frame's action, ``[T]``.
+        trace: c_t, the share of the correction that each frame passes on, ``[T]``: the truncated
             importance weight for Q^ret, ones for Q^opc (appendix B of the paper).
         gamma: discount.
     """
@@ -139,7 +139,7 @@ def truncated_weights(ratio: Tensor, fresh_ratio: Tensor, c: float) -> tuple[Ten
 
 
 def score(loc: Tensor, scale: Tensor, action: Tensor) -> Tensor:
-    """Gradient of log f(a | loc, scale) of a Gaussian for (loc, scale), ``[T, 2 * action_size]``."""
+    """Gradient of a Gaussian's log f(a | loc, scale) with respect to (loc, scale), ``[T, 2 * action_size]``."""
     deviation = (action - loc) / scale
     return torch.cat([deviation, deviation.square() - 1], -1) / torch.cat([scale, scale], -1)
 
@@ -147,23 +147,23 @@ def score(loc: Tensor, scale: Tensor, action: Tensor) -> Tensor:
 def divergence_gradient(
     loc: Tensor, scale: Tensor, average_loc: Tensor, average_scale: Tensor
 ) -> Tensor:
-    """The k of (12): gradient of KL(average || current) for the current (loc, scale)."""
+    """The k of (12): gradient of KL(average || current) with respect to the current (loc, scale)."""
     distance = loc - average_loc
     spread = average_scale.square() + distance.square()
     return torch.cat([distance / scale.square(), 1 / scale - spread / scale.pow(3)], -1)
 
 
 def trust_region(gradient: Tensor, k: Tensor, delta: float) -> Tensor:
-    """z* of (12): what is closest to the gradient g among the z with k z <= delta (11)."""
+    """z* of (12): the z closest to the gradient g with k z <= delta (11)."""
     excess = ((k * gradient).sum(-1, keepdim=True) - delta) / k.square().sum(-1, keepdim=True)
-    return gradient - excess.clamp_min(0) * k  # without a k, the excess is -inf
+    return gradient - excess.clamp_min(0) * k  # where k is 0, the excess is -inf
 
 
 class ACERLoss(LossModule):
     """The update of ACER's Algorithm 3 as a loss, on one segment of frames ``[T]``.
 
     Args:
-        phi: gives mean and deviation of the policy, ``[T, action_size]`` each; its average is kept
+        phi: returns mean and deviation of the policy, ``[T, action_size]`` each. Its average is kept
             here too.
         critic: the duelling network.
         config: constants of the algorithm.
@@ -172,12 +172,12 @@ class ACERLoss(LossModule):
     def __init__(self, phi: nn.Module, critic: DuellingNetwork, config: Config) -> None:
         super().__init__()
         self.phi, self.critic, self.config = phi, critic, config
-        # Observations are standardised by the same statistics in both.
+        # Both standardise observations with the same statistics.
         shared = {id(critic.normalizer): critic.normalizer}
         self.average_phi = copy.deepcopy(phi, shared).requires_grad_(False)
 
     def forward(self, segment: TensorDictBase) -> TensorDict:
-        """Losses of actor and critic, and how far policies are apart."""
+        """Losses of actor and critic, and the distance between the policies."""
         config, observation, action = self.config, segment["observation"], segment["action"]
         loc, scale = self.phi(observation)
         policy = IndependentNormal(loc, scale)
@@ -231,7 +231,7 @@ _LOGGED = (
 
 
 def open_run(config: Config) -> tuple[Any, ...]:
-    """Everything that can fail before training; what learn takes."""
+    """Does everything that can fail before training; returns the arguments of learn."""
     config, env, policy, normalizer = common.prepare(config, "acer")
     critic = DuellingNetwork(**policy.arguments, normalizer=normalizer)
     loss = ACERLoss(policy.actor.module[0].module, critic, config)
@@ -249,12 +249,12 @@ def learn(
     normalizer: ObservationNormalizer,
     parts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
+    """Trains, writes the run directory, and returns the contents of its summary.json."""
     loss, memory = parts["loss"], parts["memory"]
     update = UpdateStep(loss, parts["optimizer"], max_grad_norm=config.max_grad_norm)
     nothing = TensorDict({name: torch.empty(0) for name in _LOGGED}, [0])
     with common.begin(config, env, directory, parts, log_interval=config.log_interval) as run:
-        for batch in run.batches():  # [1, 50], a segment by the current policy
+        for batch in run.batches():  # [1, 50], a segment of the current policy
             normalizer.update(batch["observation"])
             memory.extend(common.with_terminal_limits(batch).select(*_STORED))
             metrics = [nothing]  # an iteration may replay nothing

@@ -1,4 +1,4 @@
-"""What the comparators share: their options, the paper's protocol, and how a run starts."""
+"""Shared by the comparators: options, the paper's protocol, and how a run starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROTOCOL: dict[str, Any] = {"protocol": "paper", "num_envs": 1, "time_limits": 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparatorConfig(RunOptions):
-    """What to train, and how. Where a default is None, the text says what it stands for."""
+    """Training options. Where the default is None, the parentheses say what applies."""
 
     frames_per_batch: Annotated[int, Range(2)]
     """Frames collected per iteration."""
@@ -37,7 +37,7 @@ C = TypeVar("C", bound=ComparatorConfig)
 
 
 def settle(config: C, setup: str) -> C:
-    """Fills in what was left open; refuses what cannot be, by name."""
+    """Fills in options left at None; refuses invalid ones by name."""
     check_options(config)
     total = config.total_frames or (2560 if config.smoke else 1_000_000)
     run_dir = config.run_dir or default_run_dir(config, setup)
@@ -45,11 +45,11 @@ def settle(config: C, setup: str) -> C:
 
 
 def prepare(config: C, setup: str) -> tuple[C, EnvBase, Policy, ObservationNormalizer]:
-    """Options, environment, the policy of PPO and AMBER, and the statistics that it holds."""
+    """Options, environment, the policy of PPO and AMBER, and its observation statistics."""
     config = settle(config, setup)
     torch.set_num_threads(1)
     random.seed(config.seed)
-    np.random.seed(config.seed)  # noqa: NPY002  (Stable-Baselines3 draws its minibatches from it)
+    np.random.seed(config.seed)  # noqa: NPY002  (Stable-Baselines3 draws its minibatches with it)
     torch.manual_seed(config.seed)
     options: dict[str, Any] = {"wrappers": config.wrappers, **config.env_kwargs}
     env = make_env(config.env_id, 1, seed=config.seed, **options)
@@ -64,7 +64,7 @@ def prepare(config: C, setup: str) -> tuple[C, EnvBase, Policy, ObservationNorma
 
 
 def open_run(config: ComparatorConfig, setup: str, parts: dict[str, Any]) -> RunDirectory:
-    """The run directory, once its parts start from the networks that were asked for."""
+    """Opens the run directory after the parts are initialised from ``init_from``, if set."""
     initialize(config, parts)
     return open_directory(config, {"setup": setup, **_PROTOCOL}, logger=config.logger)
 
@@ -76,7 +76,7 @@ def begin(
     parts: dict[str, Any],
     **options: Any,
 ) -> TrainingRun:
-    """The run of a training with these parts, among them the policy, over whole batches."""
+    """The training run over whole batches, with these parts, which include the policy."""
     size, total = config.frames_per_batch, config.total_frames or 0
     return TrainingRun(
         directory,
@@ -89,7 +89,7 @@ def begin(
 
 
 def with_terminal_limits(batch: TensorDictBase) -> TensorDictBase:
-    """A copy of the batch in which a time limit is an end like any other."""
+    """A copy of the batch in which time limits count as terminal."""
     batch = batch.copy()
     batch["next", "terminated"] = batch["next", "done"]
     return batch

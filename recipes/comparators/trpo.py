@@ -2,10 +2,10 @@
 
     python recipes/comparators/trpo.py --env-id HalfCheetah-v5 --seed 0
 
-The update is that of sb3-contrib (`pip install -e '.[comparators]'`), on this library's networks,
-collector and advantages: observations are standardised inside the policy and time limits terminal,
-as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper ran, except
-that baselines takes a fifth of the frames for the Fisher matrix, and accepts 1.5 times the KL step.
+The update is sb3-contrib's (`pip install -e '.[comparators]'`), with this library's networks,
+collector and advantages: observations are standardised inside the policy and time limits are terminal,
+as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper used. Two
+differ: baselines uses a fifth of the frames for the Fisher matrix, and accepts 1.5 times the KL step.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from comparators import common
 
 _KEYS = {"observations": "observation", "actions": "action", "log_probs": "action_log_prob"}
 _KEYS |= {"values": "state_value", "advantages": "advantage", "returns": "value_target"}
-"""Arrays of the model's rollout buffer, and where a batch has what belongs there."""
+"""Arrays of the model's rollout buffer, and the batch keys that fill them."""
 _LOGGED = ("policy_objective", "kl_divergence_loss", "is_line_search_success", "value_loss", "std")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(common.ComparatorConfig):
-    """What to train, and how. Where a default is None, the text says what it stands for."""
+    """Training options. Where the default is None, the parentheses say what applies."""
 
     frames_per_batch: Annotated[int, Range(2)] = 1024
     """Frames collected per iteration."""
     target_kl: Annotated[float, Range(0, above=True)] = 0.01
-    """KL divergence that a step of the policy may have."""
+    """Largest KL divergence of a policy step."""
     gae_lambda: Annotated[float, Range(0, 1)] = 0.98
     """GAE's lambda."""
     learning_rate: Annotated[float, Range(0, above=True)] = 1e-3
@@ -56,7 +56,7 @@ class Config(common.ComparatorConfig):
 
 
 def open_run(config: Config) -> tuple[Any, ...]:
-    """Everything that can fail before training; what learn takes."""
+    """Does everything that can fail before training; returns the arguments of learn."""
     if find_spec("sb3_contrib") is None:
         raise ImportError("sb3_contrib is not installed: pip install -e '.[comparators]'")
     config, env, policy, normalizer = common.prepare(config, "trpo")
@@ -68,14 +68,14 @@ def open_run(config: Config) -> tuple[Any, ...]:
 
 
 def trpo_of(config: Config, env: EnvBase, actor: Any, critic: Any) -> Any:
-    """The TRPO of sb3-contrib around this library's networks, which it changes in place."""
+    """sb3-contrib's TRPO around this library's networks, which it updates in place."""
     from sb3_contrib import TRPO
     from stable_baselines3.common.logger import Logger
 
     options: dict[str, Any] = {"n_steps": config.frames_per_batch, "target_kl": config.target_kl}
     options |= {"cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.5}
     options |= {"batch_size": min(64, config.frames_per_batch), "n_critic_updates": 5}
-    spaces = env._env.envs[0]  # which this model never steps
+    spaces = env._env.envs[0]  # the model never steps it
     model = TRPO("MlpPolicy", spaces, config.learning_rate, device="cpu", **options)
     model.set_logger(Logger(None, []))
     policy, gaussian, value = model.policy, actor.module[0].module, critic.module
@@ -88,7 +88,7 @@ def trpo_of(config: Config, env: EnvBase, actor: Any, critic: Any) -> Any:
 
 
 def fill(buffer: Any, batch: TensorDictBase) -> None:
-    """Puts a batch ``[1, N]`` with its advantages into the rollout buffer ``[N, 1]`` of the model."""
+    """Copies a batch ``[1, N]`` with advantages into the model's rollout buffer ``[N, 1]``."""
     if not batch["advantage"].isfinite().all():
         raise NonFiniteDataError("advantages are NaN or infinite: look for such or huge rewards")
     buffer.reset()
@@ -106,7 +106,7 @@ def learn(
     normalizer: ObservationNormalizer,
     parts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Trains, leaves the run directory, and returns what its summary.json says."""
+    """Trains, writes the run directory, and returns the contents of its summary.json."""
     critic = parts["critic"]
     advantage = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
     with common.begin(config, env, directory, parts) as run:

@@ -1,1 +1,1 @@
-"""What ``reproduce_paper.py`` is made of."""
+"""The parts of ``reproduce_paper.py`` and ``report_study.py``."""

@@ -1,4 +1,4 @@
-"""Finished runs to be published: one zip per protocol and task."""
+"""Archives finished runs for publication: one zip per protocol and task."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FILES = ("config.json", "episodes.csv", "iterations.csv", "summary.json", "vers
 def archive(job: Job, directory: Path) -> None:
     """Adds a finished run to ``directory/PROTOCOL/ENV_ID.zip``, as ``SETUP-seedSEED/``.
 
-    Episodes are kept exactly, the floats of iterations to six significant digits, and the
-    configuration with the run's name as its directory. Timing, policy, log and checkpoints are
-    left out. A kill or a full disk leaves the zip as it was.
+    Episodes are stored exactly, floats of the iterations with six significant digits, and the
+    configuration with the run's name as its directory. Timing, policy, log and checkpoints are left
+    out. A kill or a full disk leaves the zip as it was.
 
     Args:
         job: a finished run.
-        directory: of all zips.
+        directory: directory of all zips.
 
     Raises:
         FileExistsError: if the zip holds another run under this name.
@@ -49,7 +49,7 @@ def archive(job: Job, directory: Path) -> None:
 
 
 def is_archived(job: Job, directory: Path) -> bool:
-    """Whether a run of this name is in an archive."""
+    """Whether an archive holds a run of this name."""
     path, folder = _place(job, directory)
     return f"{folder}/config.json" in _read(path)
 
@@ -90,5 +90,5 @@ def _rounded(table: str) -> str:
 
 
 def _six_digits(cell: str) -> str:
-    is_float = "." in cell or "e" in cell  # not an integer, inf or nan, nor empty
+    is_float = "." in cell or "e" in cell  # not an integer, inf, nan or empty
     return f"{float(cell):.6g}" if is_float else cell

@@ -1,4 +1,4 @@
-"""The figures of a page, as far as a protocol's runs allow them."""
+"""The figures of a results page that a protocol's runs allow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Picture(NamedTuple):
 
 
 def pictures(study: Study, protocol: str) -> Iterator[Picture]:
-    """The figures that a protocol's runs allow, in the order of a page."""
+    """The figures that a protocol's runs allow, in page order."""
     setups = study.setups_of(protocol)
     yield from _main(study, protocol, main_setups(setups), list(setups))
     yield from _reuse(study, protocol)
@@ -45,7 +45,7 @@ def pictures(study: Study, protocol: str) -> Iterator[Picture]:
             yield from _ablation(study, protocol, better, than)
     for parameter, words in (("clip_epsilon", "clip range"), ("drop_factor", "drop factor")):
         names = list(chain(*swept(list(setups), setups, parameter).values()))
-        # The average normalised scores of two setups are 1 and -1, whatever they scored.
+        # With two setups, average normalised scores are always 1 and -1.
         if len(names) > 2 and (one := study.select(protocol, names)):
             caption = (
                 f"Average normalised score over the {words}. Left: here, relative to "
@@ -103,7 +103,7 @@ def _ablation(study: Study, protocol: str, better: str, than: str) -> Iterator[P
 def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: str) -> Figure:
     """Draws the score of every run, with one panel per task.
 
-    Dots are seeds; beside them are their mean with its 95 % bootstrap interval and, in grey, the
+    Dots are seeds. Beside them are their mean with its 95 % bootstrap interval and, in grey, the
     paper's mean with its standard deviation over seeds.
     """
     figure, panels = drawing.panels(selection.tasks)
@@ -130,11 +130,10 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
 
 
 def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: str) -> Figure:
-    """Draws the average normalised score over ``clip_epsilon`` or ``drop_factor``.
+    """Draws the average normalised score against ``clip_epsilon`` or ``drop_factor``.
 
-    The rows are the two scores. On the left are the study's scores, relative to the
-    setups of the selection, with 95 % bootstrap intervals; on the right are the paper's, relative to
-    its own 35 setups.
+    One row per score. On the left are the study's scores, relative to the setups of the selection,
+    with 95 % bootstrap intervals; on the right are the paper's, relative to its own 35 setups.
     """
     titles = [f"{words}, {whose}" for words in METRICS.values() for whose in ("here", "paper")]
     figure, panels = drawing.panels(titles, height=2.2, columns=2)

@@ -1,4 +1,4 @@
-"""The study as a table: its parts, the setups by name, and the runs that they come to."""
+"""The study as a table: its parts, the setups by name, and the resulting runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Protocol = Literal["default", "paper"]
 
 @dataclass(frozen=True)
 class Part:
-    """A question, and the runs that answer it: every setup on every task with every seed."""
+    """A question, and the runs that answer it: each setup on each task with each seed."""
 
     question: str
     setups: tuple[str, ...]
@@ -87,8 +87,8 @@ PARTS: dict[str, Part] = {
         (100, 101),
     ),
 }
-"""The parts in the order in which they are worth making. A setup that starts with ``_`` is a change of
-the base, which is an option of the study."""
+"""The parts, most worthwhile first. A setup that starts with ``_`` is a change of the base setup, which
+is an option of the study."""
 
 PAPER: dict[str, tuple[str, ...]] = {
     "Figure 2": ("minibatch",),
@@ -108,16 +108,16 @@ _INTEGERS = ("frames_per_batch", "num_batches", "batches_in_use")
 
 
 def changed(part: Part, base: str) -> Part:
-    """The part with each of its setups that starts with ``_`` as that change of the setup ``base``."""
+    """The part with each setup that starts with ``_`` applied to the setup ``base``."""
     names = tuple(f"{base}{name}" if name.startswith("_") else name for name in part.setups)
     return replace(part, setups=names)
 
 
 def setup_options(name: str) -> dict[str, Any]:
-    """The options of the main recipe that a setup's name stands for.
+    """The main recipe's options that a setup's name stands for.
 
     Args:
-        name: a setup of the main recipe, then each change after an underscore: a word of
+        name: a setup of the main recipe, then its changes, each after an underscore: a word of
             :data:`study.setups.NUMBERS` with its number, or one of :data:`study.setups.WORDS`.
 
     Raises:
@@ -151,13 +151,13 @@ def setup_options(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its name, its directory, and the recipe and the options that make it."""
+    """One run: its name, directory, recipe and options."""
 
     name: str
     run_dir: Path
     options: dict[str, Any]
     comparator: str | None = None
-    """The comparator whose recipe makes it; None is the main recipe."""
+    """The comparator whose recipe makes the run; None is the main recipe."""
 
     @property
     def recipe(self) -> str:
@@ -167,7 +167,7 @@ class Job:
 
     @property
     def config(self) -> EffectiveConfig | ComparatorConfig:
-        """The options with all that they imply."""
+        """The resolved options."""
         if self.comparator is None:
             return resolve(Config(**self.options, run_dir=self.run_dir))
         config = _COMPARATORS[self.comparator](**self.options, run_dir=self.run_dir)
@@ -175,13 +175,13 @@ class Job:
 
 
 def jobs(study: Path, part: Part, shared: Mapping[str, Any]) -> list[Job]:
-    """The runs of a part, seed by seed, so that every setup has as many if time runs out.
+    """The runs of a part, seed by seed, so that all setups have equally many if time runs out.
 
     Args:
-        study: directory of all runs. Each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, SETUP being the name that :class:`study.setups.Setup` gives the configuration: one run has
-            one directory, however the part writes its name.
-        part: what to make.
-        shared: further options, for all runs; comparators are not compiled.
+        study: directory of all runs. Each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, where SETUP is
+            the name that :class:`study.setups.Setup` gives the configuration, however the part spells it.
+        part: the part to make.
+        shared: further options for all runs; comparators are not compiled.
 
     Raises:
         ValueError: if a setup's name is wrong or its options contradict each other.

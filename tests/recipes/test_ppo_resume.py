@@ -139,7 +139,7 @@ def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(
     process.send_signal(number)
     told, shown = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert f"go on with --resume {run_dir}" in told
+    assert f"resume with --resume {run_dir}" in told
     assert "Traceback" not in shown
     (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
     summary = json.loads((run_dir / "summary.json").read_text())

@@ -346,7 +346,7 @@ def test_a_run_without_an_episode_has_no_score(
 ) -> None:
     options = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "256", "--epochs", "1")
     assert run_main(ppo, *options, "--run-dir", tmp_path) == 0
-    said = f"no final score, as no episode has ended, after 256 frames: {tmp_path}\n"
+    said = f"no final score (no episode has ended) after 256 frames: {tmp_path}\n"
     assert capsys.readouterr().out == said
 
 

@@ -103,7 +103,7 @@ def test_an_extended_run_resumes_exactly(
     with stopping():
         assert ppo.train(asked)["frames"] == 1280
     said = run_main(ppo, "--extend", run_dir, "--total-frames", "4096")
-    assert "go on with it first (--resume)" in said
+    assert "resume it first (--resume)" in said
     assert run_main(ppo, "--resume", run_dir) == 0
     assert read_tables(run_dir) == read_tables(extended)
 
