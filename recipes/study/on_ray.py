@@ -1,4 +1,4 @@
-"""Makes the runs on a Ray cluster, which places them and replaces those whose node dies."""
+"""Makes the runs on a Ray cluster, which schedules them and restarts those whose node dies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from study.pools import Ended
 
 
 def make(jobs: Sequence[Job], address: str, retries: int) -> Generator[Ended]:
-    """Makes each run as a task of one core; yields the end of every attempt.
+    """Makes each run as a one-core task; yields the end of every attempt.
 
-    A run whose process, worker or node dies is tried again up to ``retries`` times. All nodes need
-    this checkout and the study directory at the same paths. The address is what ``ray.init`` takes.
+    A run whose process, worker or node dies is retried up to ``retries`` times. All nodes need this
+    checkout and the study directory at the same paths. ``address`` is passed to ``ray.init``.
     """
     try:
         import ray
@@ -40,7 +40,7 @@ def make(jobs: Sequence[Job], address: str, retries: int) -> Generator[Ended]:
                 if stop.requested and not asked:
                     asked = True
                     for reference in pending:
-                        ray.cancel(reference)  # a SIGINT, which the run gets as a request to stop
+                        ray.cancel(reference)  # a SIGINT, which asks the run to stop
         finally:
             ray.shutdown()
 

@@ -1,4 +1,4 @@
-"""Makes several runs at a time, in processes of this machine."""
+"""Makes several runs at a time, in processes on this machine."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from study.grid import Job
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt at a run is over."""
+    """The end of an attempt at a run."""
 
     job: Job
     problem: str | None
-    """What went wrong, in a line; None if nothing did or the run was asked to stop."""
+    """What went wrong, in one line; None if nothing did or the run was asked to stop."""
     again: bool = False
     """Whether another attempt follows."""
 
 
 def make(jobs: Sequence[Job], workers: int, retries: int) -> Generator[Ended]:
-    """Makes runs, each by the main recipe's command; yields the end of every attempt.
+    """Makes runs, each with its recipe's command; yields the end of every attempt.
 
-    The first SIGINT or SIGTERM makes the runs stop after their iteration and starts no others. A
-    second SIGINT kills them.
+    The first SIGINT or SIGTERM stops the runs after their iteration and starts no more. A second
+    SIGINT kills them.
 
     Args:
         jobs: the runs, in order.
         workers: runs at a time.
-        retries: further attempts at a run whose process is killed. One that fails is not tried
-            again, since it would fail again.
+        retries: further attempts at a run whose process is killed. A run that fails is not retried,
+            since it would fail again.
     """
     waiting = deque((job, retries) for job in jobs)
     running: list[tuple[Popen[bytes], Job, int]] = []
@@ -54,7 +54,7 @@ def make(jobs: Sequence[Job], workers: int, retries: int) -> Generator[Ended]:
                     running.remove((process, job, left))
                     killed, problem = process.returncode < 0, runs.problem(job, process.returncode)
                     if killed and stop.requested:
-                        problem = None  # the request to stop killed it while it was starting
+                        problem = None  # the stop signal killed it while it was starting
                     again = killed and left > 0 and not stop.requested
                     if again:
                         waiting.appendleft((job, left - 1))

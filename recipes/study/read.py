@@ -1,4 +1,4 @@
-"""Reading the study's runs, and choosing those that can be compared."""
+"""Reads the study's runs, and chooses those that can be compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amber_trl.runs import final_score, speed_score
 from study.references import PAPER_SETTINGS
 from study.setups import Setup, defaults
 
-_NO_OPTIONS = INCIDENTAL | {"env_id", "seed", "protocol", "setup"}  # which tables show, or none
+_NO_OPTIONS = INCIDENTAL | {"env_id", "seed", "protocol", "setup"}  # not in a setup's name
 
 
 class RunError(ValueError):
@@ -27,12 +27,12 @@ class RunError(ValueError):
 
 
 class UnfinishedRunError(RunError):
-    """A run has not ended, was ended before its time, or has no score."""
+    """A run has not ended, was stopped early, or has no score."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that was trained to its end, and whose files agree with each other."""
+    """A run that was trained to the end, with files that agree with each other."""
 
     logged: LoggedRun
     setup: Setup
@@ -41,12 +41,12 @@ class FinishedRun:
 
     @property
     def protocol(self) -> str:
-        """Its protocol; a recipe that has none trains under the default one."""
+        """Its protocol; runs of a recipe without protocols count under the default one."""
         return str(self.logged.config.get("protocol", "default"))
 
     @property
     def row(self) -> dict[str, Any]:
-        """What a table of runs says about it."""
+        """The run's row in a table of runs."""
         config, summary = self.logged.config, self.summary
         return {
             "protocol": self.protocol,
@@ -66,9 +66,9 @@ def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRu
     """Reads a run directory, and checks that it is finished and that its files agree.
 
     Raises:
-        UnfinishedRunError: if it has no summary, was interrupted, has fewer frames than it was to
-            have, or no episode of it ended.
-        RunError: if a file cannot be read, or the scores in ``summary.json`` are not those of
+        UnfinishedRunError: if the run has no summary, was interrupted, has fewer frames than its
+            configuration asks for, or no finished episode.
+        RunError: if a file cannot be read, or the scores in ``summary.json`` do not match
             ``episodes.csv``.
     """
     try:
@@ -106,14 +106,14 @@ def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRu
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of some setups that can be compared: of each task, the seeds that all of them have.
+    """Comparable runs of some setups: for each task, the seeds that all of the setups have.
 
     Attributes:
         setups: names of the setups.
         tasks: tasks, sorted.
         runs: their rows of the study's table ``runs``.
         logged: what they logged, by setup.
-        left_out: the tasks and seeds that not all of the setups have, as text.
+        left_out: the tasks and seeds that some of the setups lack, as text.
     """
 
     setups: tuple[str, ...]
@@ -141,9 +141,9 @@ class Study:
     Attributes:
         runs: one row per run, with ``protocol``, ``task``, ``setup``, ``seed``, ``final_score``,
             ``speed_score``, ``frames``, ``seconds``, ``exactness`` and ``path``.
-        logged: what the runs logged, by the row of ``runs``.
+        logged: what the runs logged, by row of ``runs``.
         setups: the setups by name, in the order in which tables show them.
-        versions: by protocol, the versions that all its runs share.
+        versions: the versions that all runs of a protocol share, by protocol.
         left_out: the unfinished runs, as text.
     """
 
@@ -154,17 +154,17 @@ class Study:
     left_out: tuple[str, ...] = ()
 
     def setups_of(self, protocol: str) -> dict[str, Setup]:
-        """The setups that a protocol has runs of, in order."""
+        """The setups with runs under a protocol, in order."""
         there = set(self.runs.loc[self.runs["protocol"] == protocol, "setup"])
         return {name: setup for name, setup in self.setups.items() if name in there}
 
     def values(self, protocol: str, option: str) -> list[Any]:
-        """The values that an option has in the runs of a protocol, sorted."""
+        """The values of an option in the runs of a protocol, sorted."""
         configs = [run.config for own in self.logged_of(protocol).values() for run in own]
         return sorted({config[option] for config in configs if option in config})
 
     def departures(self, protocol: str) -> list[str]:
-        """How the paper's setups differ from the paper in other options, as text."""
+        """How other options of the paper's setups differ from the paper, as text."""
         found: dict[str, set[str]] = {}
         tasks: set[str] = set()
         of_paper = [n for n, setup in self.setups_of(protocol).items() if setup.paper_name]
@@ -189,7 +189,7 @@ class Study:
         return found
 
     def select(self, protocol: str, setups: Sequence[str]) -> Selection | None:
-        """Runs of some setups that can be compared; None if no task and seed is common to all."""
+        """Comparable runs of some setups; None if no task and seed is common to all of them."""
         if not setups:
             return None
         runs = self.runs[(self.runs["protocol"] == protocol) & self.runs["setup"].isin(setups)]
@@ -225,8 +225,8 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
 
     Raises:
         FileNotFoundError: if there is no run under a path.
-        RunError: if no run is finished, the files of one do not agree, two are the same task, setup
-            and seed, or the runs of a protocol differ in a version.
+        RunError: if no run is finished, the files of a run disagree, two runs have the same task,
+            setup and seed, or the runs of a protocol differ in a version.
     """
     runs: list[FinishedRun] = []
     left_out: list[str] = []
@@ -255,9 +255,9 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
 
 
 def _with_setups(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs, with what else differs between them in the names of their setups.
+    """The runs, with setup names that include any other options that differ between them.
 
-    Compared are all runs of the main recipe under one protocol, and those of each other recipe.
+    It compares all runs of the main recipe under one protocol, and those of each other recipe.
     """
     alike: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
@@ -286,7 +286,7 @@ def _differing(runs: Sequence[LoggedRun]) -> list[str]:
 
 
 def _shared_versions(runs: Iterable[FinishedRun]) -> dict[str, str]:
-    """What all runs share; what a run does not say, such as a simulator's version, it may share."""
+    """The versions that all runs share; a version that a run does not record may be any."""
     found: dict[str, tuple[str, FinishedRun]] = {}
     for run in runs:
         for name, version in run.versions.items():

@@ -29,7 +29,7 @@ PAPER_SETTINGS: Mapping[str, Any] = MappingProxyType(
         "hidden_sizes": [64, 64],
     }
 )
-"""Settings under which scores can be held to the paper's, by their names in ``config.json``."""
+"""Settings under which scores can be compared with the paper's, by their names in ``config.json``."""
 
 
 def paper_task_scores() -> pd.DataFrame:
@@ -54,7 +54,7 @@ def paper_average_normalized_scores() -> pd.DataFrame:
 
 
 def reference_returns() -> pd.DataFrame:
-    """Two fixed constants per task, to normalise scores with.
+    """Two fixed constants per task for normalising scores.
 
     Returns:
         By ``env_id``: ``random_return`` (actions uniform in the action space; mean over
@@ -62,7 +62,7 @@ def reference_returns() -> pd.DataFrame:
         paper's final score of PPO, mean over ``reference_seeds`` seeds, with ``reference_std`` over
         them), ``source`` of both, and ``clear``: whether the two differ by at least twice
         ``reference_std``. If they do not, a normalised score says more about the seed than about the
-        setup, and the task is listed apart.
+        setup, and the task is listed separately.
     """
     table = pd.read_csv(_FOLDER / "references.csv").set_index("env_id")
     gap = table["reference_return"] - table["random_return"]

@@ -1,4 +1,4 @@
-"""The text of the page of results: what was run, scores, and what the runs allow to conclude."""
+"""The text of the results page: what was run, the scores, and the conclusions that the runs allow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MEANING = {
 
 
 def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
-    """All that a page says about a protocol, as Markdown; its tables are added to ``tables``."""
+    """Everything a page says about a protocol, as Markdown; adds its tables to ``tables``."""
     setups = study.setups_of(protocol)
     yield from what_was_run(study, protocol)
     each = [one for name in setups if (one := study.select(protocol, [name])) is not None]
@@ -151,7 +151,7 @@ def agreement(tables: Tables) -> Iterator[str]:
 
 
 def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
-    """How much the setups that drop batches used older ones."""
+    """How much the setups that drop batches used older batches."""
     table = reuse_table(study, protocol)
     if table.empty:
         return
@@ -194,7 +194,7 @@ def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
 def improvement(
     selection: Selection, setups: Mapping[str, Setup], better: str, than: str, tables: Tables
 ) -> Iterator[str]:
-    """What one setup gains over another, and what the intervals allow to conclude."""
+    """The gain of one setup over another, and the conclusions that the intervals allow."""
     for metric in METRICS:
         table = improvement_table(selection, setups, better, than, metric)
         tables[f"{better}-over-{than}-{metric}"] = table
@@ -210,7 +210,7 @@ def improvement(
 
 
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
-    """What an improvement table allows to conclude, as text."""
+    """The conclusions that an improvement table allows, as text."""
     together = table["task"] == "all tasks"
     sentences = [
         _over_tasks(row, better, than, metric) for row in table[together].to_dict("records")
@@ -251,7 +251,7 @@ def _over_tasks(whole: Mapping[str, Any], better: str, than: str, metric: str) -
 def average_normalized(
     selection: Selection, setups: Mapping[str, Setup], tables: Tables
 ) -> Iterator[str]:
-    """Average normalised scores, with the list of setups that they are relative to."""
+    """Average normalised scores, with the list of setups to which they are relative."""
     yield "### Average normalised score"
     yield (
         f"Over the {len(selection.setups)} setups {', '.join(selection.setups)} and the tasks "
@@ -270,7 +270,7 @@ def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], s
 
     Args:
         table: its rows.
-        columns: by heading, the column of ``table``, or a function that writes the cell from the row.
+        columns: by heading: a column of ``table``, or a function that makes the cell from the row.
     """
     lines = [" | ".join(columns), "|".join(["---"] * len(columns))]
     for row in table.to_dict("records"):
@@ -281,7 +281,7 @@ def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], s
 
 
 def _settings(study: Study, protocol: str) -> str:
-    """How the runs of a protocol were made, as far as their configurations say."""
+    """How the runs of a protocol were made, according to their configurations."""
     options = ("num_envs", "time_limits", "total_frames", "frames_per_batch")
     envs, limits, frames, sizes = (_or(study.values(protocol, option)) for option in options)
     lengths = (frames and f"{frames} frames", sizes and f"in batches of {sizes}")
@@ -326,7 +326,7 @@ def _interval(cell: Cell, name: str, prefix: str = "", decimals: int | None = No
         return "-"
     if math.isnan(low):
         return _short(value) if decimals is None else f"{value:.{decimals}f}"
-    if decimals is None:  # what an interval of this width is worth
+    if decimals is None:  # as many as an interval of this width supports
         decimals = 0 if high - low >= 50 else 1 if high - low >= 5 else 2
     return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
@@ -337,7 +337,7 @@ def _paper(cell: Cell) -> str:
 
 
 def _probability(cell: Cell) -> str:
-    """With its interval only over several tasks; a single task has too few seeds for one."""
+    """Has an interval only over several tasks; a single task has too few seeds for one."""
     if cell["task"] != "all tasks":
         return _number(cell["probability"])
     return _interval(cell, "probability", prefix="probability_", decimals=2)
@@ -352,7 +352,7 @@ def _short(value: float) -> str:
 
 
 def _ranges(seeds: Iterable[int]) -> str:
-    """Seeds in few characters: 0, 1, 2, 5 are ``0-2, 5``."""
+    """Seeds in short: 0, 1, 2, 5 become ``0-2, 5``."""
     spans: list[list[int]] = []
     for seed in sorted(seeds):
         if spans and seed == spans[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""One run of the study: what has become of it, the command that makes it, and its process."""
+"""One run of the study: its state, the command that makes it, and its process."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from amber_trl.evaluation.logged_runs import INCIDENTAL
 from study.grid import Job
 
 LOG = "log.txt"
-"""What a run printed, attempt after attempt."""
+"""The output of a run's attempts, one after the other."""
 THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-"""Environment of a process that makes a run on one core."""
+"""Environment variables for a process that makes a run on one core."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a run that was asked to stop, and saved a checkpoint."""
+"""Exit codes of a run that was asked to stop and saved a checkpoint."""
 _ROOT = Path(__file__).parents[2]
 
 State = Literal["new", "interrupted", "finished", "other"]
 
 
 def state(job: Job) -> State:
-    """What has become of a run, by its files; "other" if its directory holds another run."""
+    """The state of a run, judged by its files; "other" if its directory holds another run."""
     if not (job.run_dir / "config.json").exists():
         return "new"
     if other_options(job):
@@ -39,7 +39,7 @@ def state(job: Job) -> State:
 
 
 def other_options(job: Job) -> list[str]:
-    """The options in which the run in the directory differs from the one asked for, as text."""
+    """The options in which the run in the directory differs from the requested one, as text."""
     made = json.loads((job.run_dir / "config.json").read_text())
     wanted = json.loads(json.dumps(asdict(job.config), default=str))
     return [
@@ -50,7 +50,7 @@ def other_options(job: Job) -> list[str]:
 
 
 def read_summary(job: Job) -> dict[str, Any] | None:
-    """What the run's ``summary.json`` says; None if it has none."""
+    """The contents of the run's ``summary.json``; None if there is none."""
     path = job.run_dir / "summary.json"
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -66,17 +66,17 @@ def arguments(job: Job) -> list[str]:
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             words += [f"--{option}", str(value)]
-    begun = (job.run_dir / "config.json").exists()  # and killed before its first checkpoint
+    begun = (job.run_dir / "config.json").exists()  # but killed before its first checkpoint
     return [*words, "--overwrite"] if begun else words
 
 
 def command_line(job: Job) -> str:
-    """The command that starts or resumes a run, as one would type it."""
+    """The command that starts or resumes a run, as it would be typed."""
     return shlex.join(["python", job.recipe, *arguments(job)])
 
 
 def start(job: Job) -> subprocess.Popen[bytes]:
-    """Starts or resumes a run in a process and a session of its own, with its output in its log."""
+    """Starts or resumes a run in a process and session of its own, with its output in its log."""
     job.run_dir.mkdir(parents=True, exist_ok=True)
     with (job.run_dir / LOG).open("ab") as log:
         log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {command_line(job)}\n".encode())
@@ -87,12 +87,12 @@ def start(job: Job) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | THREADS,
-            start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
+            start_new_session=True,  # a terminal's Ctrl-C then reaches this process only
         )
 
 
 def problem(job: Job, code: int) -> str | None:
-    """What went wrong in a run that ended with an exit code, in a line; None if nothing did."""
+    """What went wrong in a run, from its exit code, in one line; None if nothing did."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     if code in (0, *STOPPED):

@@ -1,4 +1,4 @@
-"""What the study compares: setups, their names, and the pairs of them that a page sets side by side."""
+"""The setups of the study, their names, and the pairs that a page compares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS: Mapping[str, str] = {
     "batches_in_use": "use",
     "ess_in_use": "ess",
 }
-"""Options of the main recipe that a setup's name changes by a word and the value."""
+"""Options of the main recipe that a setup's name sets with a word and a value."""
 WORDS: Mapping[str, Mapping[Any, str]] = {
     "staleness_metric": {"per_dimension": "perdim"},
     "scale_minibatch": {False: "m64"},
@@ -30,7 +30,7 @@ WORDS: Mapping[str, Mapping[Any, str]] = {
     "critic_on": {"all": "criticall"},
     "reward_scaling": {True: "scaled"},
 }
-"""Options that it changes by a word for each value."""
+"""Options that it sets with one word per value."""
 
 _CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
 _NUM_BATCHES = {"ppo": 1, "amber": 8}
@@ -40,26 +40,26 @@ _OWN = (
     *("num_batches", "clip_epsilon", "drop_factor", "scale_minibatch", "minibatches"),
     "learning_rate",
 )
-"""Options with a field of their own in a Setup, in the order in which a name says them."""
+"""Options with their own field in a Setup, in the order of a name."""
 _CONTROL = "ppo_clip0.4"
-"""PPO with AMBER's clip range: what AMBER is wherever it uses the newest batch alone."""
+"""PPO with AMBER's clip range, to which AMBER reduces while only the newest batch is in use."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """An algorithm, and those of its parameters that the study varies.
+    """An algorithm, with the parameters that the study varies.
 
     Args:
         method: ``ppo``, ``mber`` or ``amber``.
-        num_batches: ``L``, batches kept.
+        num_batches: ``L``, number of batches kept.
         clip_epsilon: clip range at the start of training.
-        drop_factor: staleness beyond which a batch is not used, at the start; only ``amber`` has one.
+        drop_factor: staleness above which a batch is not used, at the start; only ``amber`` has one.
         scale_minibatch: whether minibatches grow with the batches in use.
         minibatches: ``uniform`` or ``episodic``.
         learning_rate: step size at the start.
-        others: other options that the name says, with their values. Those of ``NUMBERS`` and
-            ``WORDS`` are said if they are not the recipe's defaults, and any that differs between
-            runs is. All options of the setups of other recipes are among them.
+        others: other options in the name, with their values. Those of ``NUMBERS`` and ``WORDS`` are
+            named if they are not the recipe's defaults, and any option that differs between runs is
+            named. All options of the setups of other recipes are among them.
     """
 
     method: str
@@ -77,7 +77,7 @@ class Setup:
 
         Args:
             config: those contents.
-            differing: options in which the runs that it is compared with differ.
+            differing: options in which the runs to compare differ.
 
         Raises:
             KeyError: if a field is missing.
@@ -96,7 +96,7 @@ class Setup:
             for name, value in values.items()
             if not (known and name in _OWN)
             and value != usual.get(name)
-            and not (value is None and name in NUMBERS)  # as another option decides
+            and not (value is None and name in NUMBERS)  # another option decides it
         )
         if not known:
             return cls(method, others=others)
@@ -140,13 +140,13 @@ class Setup:
 
     @property
     def ablated_from(self) -> Setup | None:
-        """The setup that it is an ablation of: with scaled and uniform minibatches."""
+        """The setup that this one is an ablation of, with scaled and uniform minibatches."""
         whole = replace(self, scale_minibatch=True, minibatches="uniform")
         return None if whole == self else whole
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Sorts setups as tables show them: ppo, mber by length, amber, others; defaults first."""
+        """Sorts setups as tables show them: ppo, mber by length, amber, then others; defaults first."""
         place = [*_CLIP_EPSILON, self.method].index(self.method)
         return place, self.method, self.num_batches, self != self.default, self.name
 
@@ -158,8 +158,8 @@ _SETUPS, _PROTOCOLS = get_args(_HINTS["setup"]), get_args(_HINTS["protocol"])
 def defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The main recipe's options under a run's setup and protocol; empty for other recipes.
 
-    Those that ``NUMBERS`` and ``WORDS`` do not name are what follows from the others, such as the
-    bound of a drop factor that is chosen.
+    Options that ``NUMBERS`` and ``WORDS`` do not name get the values implied by the others, such as
+    the bound of a drop factor that is chosen.
     """
     setup, protocol = config.get("setup"), config.get("protocol")
     if setup not in _SETUPS or protocol not in _PROTOCOLS:
@@ -184,12 +184,12 @@ def _defaults(
 
 
 def main_setups(setups: Mapping[str, Setup]) -> list[str]:
-    """The setups of the main comparison: ppo and amber, or all of them if neither is there."""
+    """The setups of the main comparison: ppo and amber, or all setups if neither is there."""
     return [name for name in ("ppo", "amber") if name in setups] or list(setups)
 
 
 def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
-    """Pairs of setups; a page compares the first of each with the second."""
+    """Pairs of setups; a page compares the first of each pair with the second."""
     found = [("amber", "ppo"), ("amber", _CONTROL), (_CONTROL, "ppo")]
     found += [("amber", "trpo"), ("amber", "acer")]  # the comparators of the paper's appendix
     for name, setup in setups.items():
@@ -209,9 +209,9 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
 def swept(
     names: Sequence[str], setups: Mapping[str, Setup], parameter: str
 ) -> dict[str, list[str]]:
-    """Setups that differ only in ``clip_epsilon`` or ``drop_factor``, in its order.
+    """Setups that differ only in ``clip_epsilon`` or ``drop_factor``, in order of that option.
 
-    They are given by the name that the paper's tables give them; families of one are left out.
+    They are keyed by their family's name in the paper's tables; families of one are left out.
     """
     families: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):
@@ -224,7 +224,7 @@ def swept(
 
 
 def _word(option: str, value: Any) -> str:
-    """What a name says of an option that is not at its default."""
+    """The part of a name for an option that is not at its default."""
     if option in NUMBERS:
         write = _scientific if option == "learning_rate" else _short
         return f"{NUMBERS[option]}{write(value)}"
@@ -238,5 +238,5 @@ def _scientific(value: float) -> str:
 
 
 def _short(value: float | None) -> str:
-    """As short as it can be without being another number's."""
+    """The shortest text that no other number has."""
     return str(value).removesuffix(".0")

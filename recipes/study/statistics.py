@@ -1,4 +1,4 @@
-"""What runs of several tasks and seeds say together, with intervals."""
+"""Statistics over runs of several tasks and seeds, with intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONFIDENCE = 0.95
 
 
 class Estimate(NamedTuple):
-    """A statistic and the ends of its 95 % interval, which are NaN if the scores allow none."""
+    """A statistic and the ends of its 95 % interval; NaN if the scores allow no interval."""
 
     value: float
     low: float
@@ -32,8 +32,8 @@ def mean_score(scores: Scores) -> _Array:
 def interquartile_mean(scores: Scores) -> _Array:
     """Mean of the middle half of all scores, over tasks and seeds together.
 
-    The scores of different tasks must be comparable, see :func:`normalize`. The lowest and the
-    highest quarter are left out, each rounded down to whole scores (Agarwal et al., arXiv 2108.13264).
+    The scores of different tasks must be comparable; see :func:`normalize`. The lowest and highest
+    quarters, rounded down to whole scores, are left out (Agarwal et al., arXiv 2108.13264).
     """
     together = np.concatenate(list(_arrays(scores).values()), axis=-1)
     return np.asarray(stats.trim_mean(together, 0.25, axis=-1))
@@ -42,8 +42,8 @@ def interquartile_mean(scores: Scores) -> _Array:
 def probability_of_improvement(better: Scores, than: Scores) -> _Array:
     """Probability that a run of one setup scores above a run of another, averaged over tasks.
 
-    On each task this is the share of pairs of runs in which the first is above, where ties count half
-    (the Mann-Whitney statistic over the number of pairs). Both setups have the same tasks.
+    On each task this is the share of pairs of runs in which the first run scores higher, with ties
+    counted as half (the Mann-Whitney statistic over the number of pairs). Both setups have the same tasks.
     """
     ours, theirs = _arrays(better), _arrays(than)
     shares = []
@@ -56,10 +56,10 @@ def probability_of_improvement(better: Scores, than: Scores) -> _Array:
 def gaussian_improvement(
     mean: ArrayLike, std: ArrayLike, than_mean: ArrayLike, than_std: ArrayLike
 ) -> float:
-    """Probability of improvement that means and deviations imply, averaged over tasks.
+    """Probability of improvement implied by means and deviations, averaged over tasks.
 
-    For published tables, which give no single runs: runs count as independent and Gaussian. All
-    arguments have one number per task, and the deviations are over seeds.
+    For published tables, which do not list single runs: runs are taken as independent and Gaussian.
+    All arguments have one number per task, and deviations are over seeds.
     """
     distance = np.subtract(mean, than_mean) / np.hypot(std, than_std)
     return float(np.mean(stats.norm.cdf(distance)))
@@ -68,10 +68,10 @@ def gaussian_improvement(
 def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, _Array]:
     """The paper's average normalised score (ANS) of each setup of a study.
 
-    On each task the means over seeds of all setups are standardised: minus their mean, over their
-    standard deviation (of the whole population); 0 if all are equal. The result is averaged over
-    tasks (Han & Sung, arXiv 1710.04423, section 7.1, as its tables imply). It is relative to the list
-    of setups, so give that list beside it.
+    On each task, the setups' means over seeds are standardised: their mean is subtracted, and the
+    result divided by their population standard deviation; it is 0 if all are equal. The result is
+    averaged over tasks (Han & Sung, arXiv 1710.04423, section 7.1, as its tables imply). It is relative
+    to the list of setups, so report it with that list.
 
     Args:
         scores: by setup and task, ``[..., seeds]``; every setup has the same tasks.
@@ -94,11 +94,11 @@ def bootstrap(
 ) -> Estimate:
     """Stratified bootstrap interval: seeds are resampled within each task of each group.
 
-    The interval is the *expanded* percentile one (Hesterberg, arXiv 1411.5279): plain percentiles of
-    few seeds are too narrow, by ``sqrt((n - 1) / n)`` and because they use the normal distribution
-    instead of Student's. With one task of five seeds, a nominal 95 % covers about 92 %: no
-    resampling of ``n`` seeds reaches beyond the lowest and the highest, which lie around the median
-    in ``1 - 2 ** (1 - n)`` of cases.
+    The interval is the *expanded* percentile interval (Hesterberg, arXiv 1411.5279). Plain percentiles
+    of few seeds are too narrow, by ``sqrt((n - 1) / n)`` and because they use the normal distribution
+    instead of Student's. With one task of five seeds, a nominal 95 % covers about 92 %: no resampling of
+    ``n`` seeds reaches beyond the lowest and highest seed, which enclose the median in
+    ``1 - 2 ** (1 - n)`` of cases.
 
     Args:
         statistic: takes one mapping per group, with arrays ``[..., seeds]`` by task, and returns
@@ -107,7 +107,7 @@ def bootstrap(
         replicates: number of resamples.
 
     Returns:
-        The statistic with its interval, the same for the same scores; without an interval (NaN) if a
+        The statistic with its interval, always the same for the same scores. The interval is NaN if a
         task has a single seed.
 
     Raises:
@@ -132,7 +132,7 @@ def bootstrap(
         method="percentile",
         rng=np.random.default_rng(0),
     )
-    # Hesterberg's percentile: that of the normal distribution at t / sqrt((n - 1) / n).
+    # Hesterberg's percentile: the normal distribution's at t / sqrt((n - 1) / n).
     shrinkage = np.mean([(size - 1) / size for size in sizes])
     student = stats.t.ppf((1 + _CONFIDENCE) / 2, sum(sizes) - len(sizes))
     tail = stats.norm.sf(student / np.sqrt(shrinkage))
@@ -143,7 +143,7 @@ def bootstrap(
 def normalize(
     scores: Scores, low: Mapping[str, float], high: Mapping[str, float]
 ) -> dict[str, _Array]:
-    """Scores on a scale where ``low`` of their task is 0 and ``high`` is 1."""
+    """Scores on a scale where 0 is their task's ``low`` and 1 its ``high``."""
     return {t: (array - low[t]) / (high[t] - low[t]) for t, array in _arrays(scores).items()}
 
 
@@ -152,13 +152,13 @@ def welch_difference(
 ) -> Estimate:
     """Difference of two means, with Welch's interval.
 
-    It takes runs as independent and Gaussian, and lets the deviations differ.
+    It assumes independent Gaussian runs, with deviations that may differ.
 
     Args:
-        mean: of the one.
-        std: its standard deviation over runs, of a sample.
+        mean: mean of the first.
+        std: its standard deviation over runs, as a sample's.
         size: its number of runs.
-        than_mean: of the other, which is subtracted.
+        than_mean: mean of the second, which is subtracted.
         than_std: its standard deviation.
         than_size: its number of runs.
     """
@@ -182,5 +182,5 @@ def _array(task: str, values: ArrayLike) -> _Array:
     if array.ndim == 0 or array.shape[-1] == 0:
         raise ValueError(f"no scores for {task}: give one number per seed")
     if not np.isfinite(array).all():
-        raise ValueError(f"a score of {task} is not finite: leave the run out, and say so")
+        raise ValueError(f"a score of {task} is not finite: leave the run out and report that")
     return array

@@ -1,4 +1,4 @@
-"""Tables of a study, with the paper's numbers beside its own."""
+"""Tables of a study, with the paper's numbers next to its own."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from study.statistics import (
 )
 
 METRICS = {"final": "final score", "speed": "average return over training"}
-"""The two scores, as the argument ``metric`` and in words; the paper calls the second speed."""
+"""The two scores, by the argument ``metric``, in words; the paper calls the second one speed."""
 
 _PAPER_SEEDS = 10
 _UNKNOWN = (np.nan, np.nan)
 
 
 def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) -> pd.DataFrame:
-    """Mean score of each task and setup, beside the paper's.
+    """Mean score of each task and setup, next to the paper's.
 
     Returns:
         A row per task and setup with ``seeds`` (their number), ``mean`` with a 95 % bootstrap interval
         ``low``, ``high``, the lowest and highest seed ``worst``, ``best``, the paper's ``paper_mean``
         and ``paper_std`` over ten seeds, and ``mean - paper_mean`` with Welch's 95 % interval:
-        ``difference``, ``difference_low``, ``difference_high``. What the paper does not have is NaN.
+        ``difference``, ``difference_low``, ``difference_high``. Numbers missing from the paper are NaN.
     """
     rows = []
     for setup in selection.setups:
@@ -69,16 +69,16 @@ def score_table(selection: Selection, setups: Mapping[str, Setup], metric: str) 
 def improvement_table(
     selection: Selection, setups: Mapping[str, Setup], better: str, than: str, metric: str
 ) -> pd.DataFrame:
-    """What the setup ``better`` gains over the setup ``than``, by task and averaged over tasks.
+    """The gain of the setup ``better`` over the setup ``than``, by task and averaged over tasks.
 
     Returns:
-        A row per task and, if there are several, a last one, ``all tasks``. In each, ``seeds`` is the
-        fewest of the two; then come the ``difference`` of the means with its 95 % bootstrap interval
-        ``low``, ``high`` (NaN in the last row, as tasks have their own scales), the ``probability``
-        that a run of ``better`` scores above one of ``than``, with its interval ``probability_low``,
-        ``probability_high`` (NaN if resampling cannot change it, for example if all runs of one are
-        above all of the other), and the paper's, from its means and deviations:
-        ``paper_difference``, ``paper_probability``.
+        A row per task and, if there are several, a last row ``all tasks``. In each, ``seeds`` is the
+        smaller number of seeds of the two, followed by the ``difference`` of the means with its 95 %
+        bootstrap interval ``low``, ``high`` (NaN in the last row, as tasks have different scales), the
+        ``probability`` that a run of ``better`` scores above one of ``than``, with its interval
+        ``probability_low``, ``probability_high`` (NaN if resampling cannot change it, for example if all
+        runs of one are above all of the other), and the paper's ``paper_difference`` and
+        ``paper_probability``, from its means and deviations.
     """
     ours, theirs = selection.scores(better, metric), selection.scores(than, metric)
     papers = [_paper_scores(setups[name], metric) for name in (better, than)]
@@ -106,12 +106,12 @@ def improvement_table(
 
 
 def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
-    """How much each setup that drops batches used older ones, by task.
+    """How much each setup that drops batches used older batches, by task.
 
     Returns:
         A row per task and setup with ``seeds`` (their number), the mean of ``active_batches`` over
-        training and seeds, the ``share`` of all iterations in which there were several, and the
-        ``last_frame`` of the last of those in any seed (0 if there is none).
+        training and seeds, the ``share`` of iterations with several batches in use, and the
+        ``last_frame`` of the last such iteration in any seed (0 if there is none).
     """
     rows = []
     for row, logged in zip(study.runs.to_dict("records"), study.logged, strict=True):
@@ -137,12 +137,12 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
 def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:
     """Inter-quartile mean of each setup's normalised scores, over tasks and seeds.
 
-    Scores are normalised so that 0 is a random policy and 1 the reference return, see
+    Scores are normalised so that a random policy is 0 and the reference return 1; see
     :func:`reference_returns`. The tasks of :func:`tasks_apart` are left out.
 
     Returns:
-        A row per setup with its ``interquartile_mean`` and the 95 % bootstrap interval of that,
-        ``low``, ``high``; empty if no task is left.
+        A row per setup with its ``interquartile_mean`` and its 95 % bootstrap interval ``low``, ``high``;
+        empty if no task is left.
     """
     references, apart = reference_returns(), tasks_apart(selection.tasks)
     low, high = references["random_return"], references["reference_return"]
@@ -157,7 +157,7 @@ def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:
 
 
 def tasks_apart(tasks: Iterable[str]) -> dict[str, str]:
-    """Tasks that no normalised score is given for, with the reason."""
+    """Tasks without a normalised score, with the reason."""
     clear = reference_returns()["clear"]
     reasons = {}
     for task in tasks:
@@ -216,7 +216,7 @@ def _paper_task(task: str) -> str | None:
 
 
 def _paper_scores(setup: Setup, metric: str) -> dict[str | None, tuple[float, float]]:
-    """The paper's mean and deviation by its name of the task."""
+    """The paper's mean and deviation, by the paper's name of the task."""
     table = paper_task_scores()
     rows = table[(table["metric"] == metric) & (table["setup"] == setup.paper_name)]
     return {row.task: (row.mean, row.std) for row in rows.itertuples()}

@@ -1,4 +1,4 @@
-"""PPO's update written by hand in torch, and the simulator alone."""
+"""PPO's update written by hand in torch, and the simulator on its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from throughput.rounds import Clock, Report, Workload
 CLIP_EPSILON, LEARNING_RATE, ADAM_EPS = 0.3, 3e-4, 1e-5
 MIN_VARIANCE, CLIP = 1e-2, 5.0
 KEYS = ("observation", "action", "action_log_prob", "advantage", "value_target")
-"""What is stored of a frame."""
+"""The stored entries of a frame."""
 
 
 def random_problem(work: Workload) -> tuple[Any, Any, TensorDict]:
-    """Actor, critic and eight batches of made-up frames, in the shapes of the environment."""
+    """Actor, critic and eight batches of random frames, with the environment's shapes."""
     with gymnasium.make(work.env_id) as env:
         size, action_size = map(gymnasium.spaces.flatdim, (env.observation_space, env.action_space))
         dtype = torch.from_numpy(env.observation_space.sample()).dtype
@@ -40,7 +40,7 @@ def random_problem(work: Workload) -> tuple[Any, Any, TensorDict]:
 class HandWrittenUpdate:
     """PPO's update and Adam on plain tensors, as a careful user would write them.
 
-    Actor and critic give the first weights and the observation statistics.
+    Actor and critic provide the initial weights and the observation statistics.
     """
 
     def __init__(self, actor: Any, critic: Any, stored: TensorDict, *, compile: bool) -> None:
@@ -104,7 +104,7 @@ def _log_prob(action: Tensor, loc: Tensor, log_std: Tensor) -> Tensor:
 
 
 def simulate(work: Workload, report: Report, *, num_envs: int) -> None:
-    """The simulator alone, stepped with random actions."""
+    """The simulator on its own, stepped with random actions."""
     step, clock = _stepper(work, num_envs), Clock()
     while True:
         clock.lap()
@@ -114,7 +114,7 @@ def simulate(work: Workload, report: Report, *, num_envs: int) -> None:
 
 
 def train(work: Workload, report: Report, *, num_envs: int, batches: int) -> None:
-    """The simulator, and as many forward and backward passes and Adam steps as an iteration has.
+    """The simulator, with an iteration's number of forward and backward passes and Adam steps.
 
     Nothing is logged, checked or stored.
     """
@@ -140,7 +140,7 @@ def train(work: Workload, report: Report, *, num_envs: int, batches: int) -> Non
 
 
 def _stepper(work: Workload, num_envs: int) -> Callable[[int], None]:
-    """Steps environments with actions that were drawn before."""
+    """Steps environments with actions drawn in advance."""
     envs = [gymnasium.make(work.env_id) for _ in range(num_envs)]
     actions = [envs[0].action_space.sample() for _ in range(997)]
     for seed, env in enumerate(envs):

@@ -1,4 +1,4 @@
-"""The optional part of the benchmark: memory and time of stored batches, and the targets."""
+"""Optional part of the benchmark: memory and time of stored batches, and the targets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ scaling | one, 64: update                          | one, 1: update             
 
 
 def targets(samples: dict[str, Samples]) -> list[list[str]]:
-    """Each target with its ratio, which is taken within every round, and whether it is met."""
+    """Each target with its ratio, taken within each round, and whether it is met."""
     rows = []
     for line in _TARGETS.strip().splitlines():
         part, over, under, limit = (cell.strip() for cell in line.split("|"))
@@ -47,7 +47,7 @@ def targets(samples: dict[str, Samples]) -> list[list[str]]:
 
 
 def limits(work: Workload, repeats: int, results: Results) -> None:
-    """Memory and time of stored batches, and the targets of all parts measured."""
+    """Memory and time of stored batches, and the targets of all measured parts."""
     memory(work if work.smoke else replace(work, env_id="Humanoid-v5"), min(3, repeats), results)
     scaling(work, repeats, results)
     header = ["target", "limit", "measured", "met"]
@@ -55,13 +55,13 @@ def limits(work: Workload, repeats: int, results: Results) -> None:
 
 
 def memory(work: Workload, repeats: int, results: Results) -> None:
-    """Peak memory with eight batches less that with one."""
+    """Peak memory with eight batches minus that with one."""
     *_, frames = hand_written.random_problem(work)  # of eight batches
     stored, rows = 7 / 8 * sum(frames[key].nbytes for key in hand_written.KEYS), []
     found = results.samples["memory"] = {}
     for mode in ("eager", "compiled") if work.compile else ("eager",):
         of_mode, found[mode] = replace(work, compile=mode == "compiled"), []
-        for _ in range(repeats):  # each in new processes, since a process has one peak
+        for _ in range(repeats):  # each in a new process, since a process has one peak
             pair: Programs = {
                 str(length): (programs.recipe("amber", 8, num_batches=length)[0], 10)
                 for length in (1, 8)
@@ -76,7 +76,7 @@ def memory(work: Workload, repeats: int, results: Results) -> None:
 
 
 def scaling(work: Workload, repeats: int, results: Results) -> None:
-    """The time of an iteration without its collection, as more batches are stored."""
+    """Time of an iteration without collection, as more batches are stored."""
     lengths = (1, 2) if work.smoke else (1, 2, 4, 8, 16, 32, 64)
     measured: Programs = {
         f"{name}, {length}": programs.recipe(

@@ -1,7 +1,7 @@
-"""Programs that train, each as its users would write it.
+"""Training programs, each as its users would write it.
 
-All train the paper's networks on as many frames. Stable-Baselines3 and the stock composition do less
-work than this library's recipe: they neither standardise observations nor log every iteration.
+All train the paper's networks on equally many frames. Stable-Baselines3 and the stock composition do
+less work than this library's recipe: they do not standardise observations or log every iteration.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from throughput.rounds import Clock, Program, Report, Workload
 _ENDLESS = 10**9
 """More frames than are ever collected."""
 _ITERATIONS = 1000
-"""Iterations of the recipe's run: so many that little is annealed while the first are measured."""
+"""Iterations of the recipe's run: enough that little is annealed while the first are measured."""
 
 
 def recipe_config(work: Workload, **options: Any) -> EffectiveConfig:
-    """The main recipe's configuration for this work."""
+    """The main recipe's configuration for this workload."""
     same = ("env_id", "frames_per_batch", "epochs", "minibatch_size", "device")
     shared = {name: getattr(work, name) for name in same} | {"progress": False}
     shared |= {"total_frames": _ITERATIONS * work.frames_per_batch}
@@ -51,7 +51,7 @@ def recipe_config(work: Workload, **options: Any) -> EffectiveConfig:
 
 
 class _ReportingDirectory(RunDirectory):
-    """A run directory that reports each iteration's times, and waits there for the next."""
+    """A run directory that reports each iteration's times, then waits for the next."""
 
     def __init__(self, path: Path, report: Report) -> None:
         super().__init__(path)
@@ -62,13 +62,13 @@ class _ReportingDirectory(RunDirectory):
         super().append(table, *rows)
         for row in rows if table == "timing" else ():
             collected, refreshed = row["collect_seconds"], self.refresh_seconds
-            learned = row["update_seconds"]  # all but the collection
+            learned = row["update_seconds"]  # everything but collection
             self.refresh_seconds = 0.0
             self._report(collect=collected, update=learned - refreshed, refresh=refreshed)
 
 
 def this_recipe(work: Workload, report: Report, **options: Any) -> None:
-    """The main recipe as it is, its log included."""
+    """The unchanged main recipe, including its log."""
     with tempfile.TemporaryDirectory() as folder:
         config = recipe_config(work, run_dir=Path(folder, "opened"), **options)
         config, env, opened = ppo.open_run(config)
@@ -87,9 +87,9 @@ def this_recipe(work: Workload, report: Report, **options: Any) -> None:
 
 
 def recipe(setup: str, num_envs: int, **options: Any) -> tuple[Program, int]:
-    """The main recipe, and the iterations that fill its batches and warm it up.
+    """The main recipe, and the number of iterations that fill its batches and warm it up.
 
-    All batches of ``amber`` are in use, unless the options give another drop factor.
+    All batches of ``amber`` are in use unless the options set a drop factor.
     """
     if setup == "amber":
         options = {"num_batches": 8, "drop_factor": math.inf} | options
@@ -98,7 +98,7 @@ def recipe(setup: str, num_envs: int, **options: Any) -> tuple[Program, int]:
 
 
 def stock_torchrl(work: Workload, report: Report) -> None:
-    """TorchRL's own parts as its tutorial composes them, with advantages computed once."""
+    """TorchRL's own components, composed as in its tutorial, with advantages computed once."""
     env = GymEnv(work.env_id)
     size, action_size = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     actor, critic = gaussian_actor(size, action_size), value_critic(size)

@@ -1,7 +1,7 @@
 """Rounds in which all programs take turns, each in a process of its own, on one thread.
 
-A program never ends by itself. After each iteration it calls ``report(part=seconds, ...)``, which
-says how long parts of the iteration took and returns when the next iteration may begin.
+A program never ends by itself. After each iteration it calls ``report(part=seconds, ...)`` with the
+time of the iteration's parts; the call returns when the next iteration may begin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What every program has to do in an iteration."""
+    """The work of one iteration, the same for every program."""
 
     env_id: str
     frames_per_batch: int
@@ -36,7 +36,7 @@ class Workload:
 
 
 class Report(Protocol):
-    """Ends an iteration: takes the seconds of its parts and waits until the next may begin."""
+    """Ends an iteration: takes the seconds of its parts and waits for the next."""
 
     def __call__(self, **parts: float) -> None:
         """Raises ``Finished`` if there is no next iteration."""
@@ -44,10 +44,10 @@ class Report(Protocol):
 
 Program = Callable[[Workload, Report], None]
 Programs = dict[str, tuple[Program, int]]
-"""Programs by name, each with the number of iterations before the first that counts."""
+"""Programs by name, each with the number of its warm-up iterations."""
 Samples = dict[str, list[dict[str, float]]]
-"""By program, for every round: the seconds of the iteration (``whole``) and of its parts, and the
-peak memory in bytes (``peak``)."""
+"""By program, for every round: the seconds of the iteration (``whole``) and of its parts, and peak
+memory in bytes (``peak``)."""
 
 
 class Finished(Exception):  # noqa: N818
@@ -67,9 +67,9 @@ class Clock:
 
 
 def measure(programs: Programs, work: Workload, repeats: int, title: str) -> Samples:
-    """Warms all programs up, then measures them in ``repeats`` rounds of one iteration of each.
+    """Warms all programs up, then measures them in ``repeats`` rounds of one iteration each.
 
-    A program that fails is a RuntimeError with its traceback.
+    A program that fails raises a RuntimeError with its traceback.
     """
     workers = {name: _Worker(name, program, work) for name, (program, _) in programs.items()}
     samples: Samples = {name: [] for name in programs}
@@ -91,7 +91,7 @@ def measure(programs: Programs, work: Workload, repeats: int, title: str) -> Sam
 
 
 class _Worker:
-    """A program in a process of its own, which rests while the others have their turns."""
+    """A program in its own process, which waits while the others take their turns."""
 
     def __init__(self, name: str, program: Program, work: Workload) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -142,14 +142,14 @@ class _PipedReport:
 
 
 def settle() -> None:
-    """Makes torch use one thread, and TorchRL say nothing but warnings."""
+    """Makes torch use one thread, and TorchRL log only warnings."""
     torch.set_num_threads(1)
     logging.getLogger("torchrl").setLevel(logging.WARNING)
 
 
 def _run(pipe: Connection, program: Program, work: Workload) -> None:
     settle()
-    with open(os.devnull, "w") as nowhere:  # what simulators print would break the progress bar
+    with open(os.devnull, "w") as nowhere:  # simulator output would break the progress bar
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     try:

@@ -15,13 +15,13 @@ from throughput.rounds import Samples
 
 @dataclass
 class Results:
-    """Tables in Markdown, and the samples behind them by part."""
+    """Tables in Markdown, and the samples behind them, by part."""
 
     lines: list[str] = field(default_factory=list)
     samples: dict[str, Samples] = field(default_factory=dict)
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Adds a table with its numbers aligned to the right."""
+        """Adds a table with right-aligned numbers."""
         rule = ["---", *("--:" for _ in header[1:])]
         self.lines += [f"### {title}", ""]
         self.lines += [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
@@ -29,7 +29,7 @@ class Results:
 
 
 def column(samples: Samples, name: str, part: str = "whole") -> list[float]:
-    """A part of a program in every round; empty if it was not measured."""
+    """The seconds of a program's part in every round; empty if it was not measured."""
     return [times[part] for times in samples.get(name, []) if part in times]
 
 
@@ -53,7 +53,7 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def median(values: Sequence[float], form: str) -> str:
-    """The median alone."""
+    """The median on its own."""
     return format(float(np.median(values)), form) if values else ""
 
 
