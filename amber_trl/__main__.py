@@ -1,7 +1,7 @@
 """The ``amber-trl`` command, also ``python -m amber_trl``.
 
-Each command is a function: its arguments are the options, its docstring the help, and the text it
-returns is what is printed. What a command needs is imported when it runs.
+Each command is a function: its arguments are the options, its docstring is the help text, and the text
+that it returns is printed. Imports that a command needs are made when it runs.
 """
 
 import runpy
@@ -23,30 +23,30 @@ def train() -> None:
 
 
 def _run_recipe(words: list[str]) -> int:
-    """Runs the main recipe with the command line's ``words``, and returns its exit code.
+    """Runs the main recipe with the command line ``words``, and returns its exit code.
 
-    It is a script that uses the library: beside the package in a checkout, and inside it in a wheel.
+    The recipe is a script next to the package in a checkout, and inside the package in a wheel.
     """
     package = Path(__file__).parent
     folders = (package / "_recipes", package.parent / "recipes")
     folder = next(str(path) for path in folders if path.is_dir())
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # for the files that it imports
+        sys.path.insert(0, folder)  # so that its imports are found
     sys.argv = ["amber-trl train", *words]
     return int(runpy.run_path(f"{folder}/ppo_amber_mujoco.py")["main"]())
 
 
 @app.command
 def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
-    """Draw the learning curves of training runs, their batches in use and the staleness of these.
+    """Draw the learning curves, batches in use and staleness of training runs.
 
-    Runs of any recipe, task and length. Those that differ only in their seed are averaged; any other
-    option makes them setups of their own. Evaluations (``--eval-interval``) are dashed lines with
+    Runs may be of any recipe, task and length. Runs that differ only in their seed are averaged; any
+    other option makes them separate setups. Evaluations (``--eval-interval``) are dashed lines with
     dots. Unfinished runs are drawn as far as they have come. Needs matplotlib.
 
     Args:
-        runs: run directories, or folders or zip archives that hold some; at least one.
-        out: folder for the figures, which are PNG files; made if it is not there.
+        runs: run directories, or folders or zip archives that contain some; at least one.
+        out: folder for the figures, which are PNG files; created if missing.
     """
     from amber_trl.evaluation import plot_runs
 
@@ -68,25 +68,25 @@ def evaluate(
     out: Path | None = None,
     video: Path | None = None,
 ) -> str:
-    """Play a run's policy in fresh environments, and report its mean return.
+    """Evaluate a run's policy in fresh environments, and report its mean return.
 
     Args:
-        run: run directory.
-        checkpoint: which policy: of the last checkpoint, of the best one (highest mean return of
-            100 training episodes), or the final policy.pt.
+        run: the run directory.
+        checkpoint: which policy: that of the last checkpoint, that of the best one (highest mean return
+            of 100 training episodes), or the final policy.pt.
         episodes: number of episodes.
-        stochastic: draw actions as in training, instead of taking the mean (or likeliest) one.
-        seed: of environments and actions.
-        max_frames: frames that one episode may last; a longer one is an error.
-        env_id: environment that the policy must be for. Needed where its id has the form
+        stochastic: sample actions as in training, instead of taking the mean (or likeliest) action.
+        seed: seed of environments and actions.
+        max_frames: maximum frames of an episode; a longer episode is an error.
+        env_id: the environment that the policy was trained on. Required if its id has the form
             module:id, since that imports the module.
-        wrappers: wrappers that the policy must have been trained with. Needed where one of them is
-            not gymnasium's, since that imports its module.
-        actor: module:function that the actor must be made by. Needed where the run had that option.
-        out: where the result goes as JSON (None: evaluation-CHECKPOINT-deterministic.json, or
+        wrappers: the wrappers that the policy was trained with. Required if one of them is not
+            gymnasium's, since that imports its module.
+        actor: the module:function that made the actor. Required if the run had that option.
+        out: JSON file for the result (None: evaluation-CHECKPOINT-deterministic.json, or
             -stochastic, in the run directory).
-        video: also record one episode there, as .mp4. Needs imageio-ffmpeg, and without a display
-            the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa.
+        video: .mp4 file for a recording of one more episode. Needs imageio-ffmpeg and, without a
+            display, the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa.
     """
     from amber_trl.evaluation import evaluate_run
 
@@ -115,10 +115,10 @@ def evaluate(
 
 @app.command
 def verify(run: Positional[Path]) -> str:
-    """Verify the checksums of a run's checkpoints, and say which are damaged.
+    """Verify the checksums of a run's checkpoints, and report damaged ones.
 
     Args:
-        run: run directory, or one of its checkpoints.
+        run: the run directory, or one of its checkpoints.
     """
     from amber_trl.checkpoints import CheckpointError, verify_run
 
@@ -130,10 +130,10 @@ def verify(run: Positional[Path]) -> str:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Runs a command line (None: the program's own), and returns its exit code.
+    """Runs a command line (None: ``sys.argv``), and returns its exit code.
 
-    It is 0; 1 after an error, which is said on standard error; or 130 after Ctrl-C. That of ``train``
-    is the recipe's.
+    The code is 0; 1 after an error, which is printed on standard error; or 130 after Ctrl-C. For
+    ``train`` it is the recipe's.
     """
     begin()
     words = sys.argv[1:] if args is None else args

@@ -1,4 +1,4 @@
-"""Log-probabilities of stored actions: what a distribution says, and what was recorded."""
+"""Log-probabilities of stored actions: as a distribution gives them, and as recorded."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ _ONE_PER_FRAME = (
 
 @contextmanager
 def evaluation(actor: nn.Module) -> Iterator[None]:
-    """Eval mode and no sampling, each module's own mode restored after."""
+    """Eval mode without sampling; restores each module's own mode afterwards."""
     training = [module for module in actor.modules() if module.training]
     try:
         for module in training:
@@ -51,7 +51,7 @@ def joint_log_prob(dist: Distribution, frames: TensorDictBase, keys: Sequence[Ne
             heads = dist.log_prob(frames.select(*keys))
         return sum_of_heads(heads.values(True, True), len(frames))
     action = frames.get(keys[0])
-    # A distribution would broadcast an action of another size without a word.
+    # A distribution would silently broadcast an action of another size.
     if dist.event_shape and action.shape[-len(dist.event_shape) :] != dist.event_shape:
         raise ValueError(
             f"{keys[0]} of shape {tuple(action.shape[1:])} per frame: the actor's "
@@ -74,7 +74,7 @@ def log_ratio_of_dimensions(
     gaussian_keys: Sequence[NestedKey],
     needed_by: str,
 ) -> Tensor:
-    """Log-ratios ``[frames, D]`` of each action dimension to the stored mean and deviation."""
+    """Log-ratios ``[frames, D]`` of each action dimension, relative to the stored mean and deviation."""
     normal = dist.base_dist if isinstance(dist, Independent) else dist
     if not isinstance(normal, Normal):
         raise _not_gaussian(type(dist), needed_by)
@@ -91,7 +91,7 @@ def log_ratio_of_dimensions(
 
 
 def check_gaussian(actor: nn.Module, needed_by: str) -> None:
-    """Raise ``ValueError`` if the actor says by its class that its distribution is not Gaussian."""
+    """Raise ``ValueError`` if the actor's declared distribution class is not Gaussian."""
     for module in actor.modules():
         if isinstance(module, ProbabilisticTensorDictModule):
             kind = module.distribution_class
@@ -101,7 +101,7 @@ def check_gaussian(actor: nn.Module, needed_by: str) -> None:
 
 def _not_gaussian(kind: type, needed_by: str) -> ValueError:
     return ValueError(
-        f"{needed_by} needs a Gaussian actor, got one of {kind.__name__}, whose action dimensions "
+        f"{needed_by} needs a Gaussian actor, got a {kind.__name__} actor, whose action dimensions "
         "have no ratios of their own: choose another loss or staleness metric, or Box actions"
     )
 
@@ -122,22 +122,22 @@ def check_evaluable(actor: nn.Module) -> None:
     written = {unravel_key(key) for module in modules for key in module.out_keys}
     if sampled := read & {unravel_key(key) for key in getattr(actor, "dist_sample_keys", ())}:
         raise ValueError(
-            f"actor reads {sorted(sampled, key=str)}, which it samples itself: the log-probability "
-            "of a stored action would be that given another sample; give an actor without latent "
+            f"actor reads {sorted(sampled, key=str)}, which it samples itself, so the log-probability "
+            "of a stored action would depend on another sample; give an actor without latent "
             "samples"
         )
     if carried := {key for key in read if unravel_key(("next", key)) in written}:
         raise ValueError(
-            f"actor is recurrent, it carries {sorted(carried, key=str)} from frame to frame: the "
-            "log-probability of a stored action would be that given another policy's memory; give "
+            f"actor is recurrent: it carries {sorted(carried, key=str)} from frame to frame, so the "
+            "log-probability of a stored action would depend on another policy's memory; give "
             "a feed-forward actor"
         )
 
 
 def keys_read(module: TensorDictModuleBase) -> list[NestedKey]:
-    """What a module must be given: its ``in_keys``, less what its parts write for one another.
+    """The keys that a module needs as input: its ``in_keys``, minus those that its parts write.
 
-    ``in_keys`` alone has the ``params`` of an actor of which a part writes ``("params", "loc")``.
+    ``in_keys`` alone contains ``params`` if a part of the actor writes ``("params", "loc")``.
     """
     keys = [unravel_key(key) for key in module.in_keys]
     if not isinstance(module, TensorDictSequential):
@@ -151,13 +151,13 @@ def keys_read(module: TensorDictModuleBase) -> list[NestedKey]:
 
 
 def _overlap(one: NestedKey, other: NestedKey) -> bool:
-    """Whether two keys are the same, or one is an entry of the other."""
+    """Whether two keys are equal, or one is an entry of the other."""
     paths = ((key,) if isinstance(key, str) else key for key in (one, other))
     return all(a == b for a, b in zip(*paths, strict=False))
 
 
 def device_of(actor: nn.Module) -> torch.device | None:
-    """Where an actor computes; ``None`` if it has neither parameters nor buffers."""
+    """The device of an actor; ``None`` if it has neither parameters nor buffers."""
     for tensor in (*actor.parameters(), *actor.buffers()):
         return tensor.device
     return None

@@ -12,7 +12,7 @@ from typing import Any
 def check_integer(name: str, value: object, *, low: int = 1) -> int:
     """Return ``value`` as an ``int`` if it is an integer of at least ``low``.
 
-    NumPy's integers count as integers, booleans do not.
+    NumPy integers are accepted; booleans are not.
 
     Raises:
         TypeError: if it is not an integer.
@@ -23,7 +23,7 @@ def check_integer(name: str, value: object, *, low: int = 1) -> int:
     try:
         number = operator.index(value)
     except TypeError as error:  # such as a tensor of several numbers
-        raise TypeError(f"{name}={value!r} is not an integer: give one") from error
+        raise TypeError(f"{name}={value!r} is not an integer: give an integer") from error
     if number < low:
         raise ValueError(f"{name}={value!r} is out of range: give an integer of at least {low}")
     return number
@@ -34,7 +34,7 @@ def check_number(
 ) -> float:
     """Return ``value`` as a ``float`` if it is a number in ``[low, high]`` and above ``above``.
 
-    NumPy's numbers count as numbers, booleans do not. An infinite ``high`` includes infinity.
+    NumPy numbers are accepted; booleans are not. An infinite ``high`` includes infinity.
 
     Raises:
         TypeError: if it is not a number.
@@ -51,19 +51,19 @@ def check_number(
 
 
 def import_named(argument: str, name: str) -> Callable[..., Any]:
-    """Import the class or function that ``module:name`` names, as an option may.
+    """Import the class or function that an option names as ``module:name``.
 
-    Importing runs the module's code: a name from a file must be one that the caller names too.
+    Importing runs the module's code: the caller must confirm a name that comes from a file.
 
     Args:
-        argument: the argument or option, for errors.
-        name: what to import.
+        argument: name of the argument or option, for error messages.
+        name: the ``module:name`` to import.
 
     Raises:
-        ValueError: if the name is not of that form.
-        ModuleNotFoundError: if there is no such module, or it imports one that is missing.
+        ValueError: if the name does not have that form.
+        ModuleNotFoundError: if there is no such module, or it imports a missing one.
         ImportError: if the module has no such name.
-        TypeError: if what it names cannot be called.
+        TypeError: if the named object is not callable.
 
     Examples:
         >>> from amber_trl.runs import import_named

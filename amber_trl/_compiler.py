@@ -1,4 +1,4 @@
-"""Whether torch's compiler works here, whether it pays, and how to let it work undisturbed."""
+"""Whether torch's compiler works here, whether it pays, and how to shield it from signals."""
 
 import functools
 import signal
@@ -12,7 +12,7 @@ import torch
 from amber_trl._checks import check_integer
 
 COMPILE_FROM_FRAMES = 100_000
-"""Total frames from which compiling pays. A shorter run takes longer to compile than it saves."""
+"""Total frames above which compiling pays. Shorter runs take longer to compile than they save."""
 
 COMPILER_NEEDS = (
     "a C++ compiler is needed (on Debian and Ubuntu: g++ and python3-dev), and a sound cache "
@@ -30,17 +30,17 @@ def should_compile(
     """Decides whether a run compiles its update step.
 
     Args:
-        choice: ``"on"`` and ``"off"`` decide; ``"auto"`` compiles runs of at least 100 000 frames
-            where a compiler works, and warns where none does.
+        choice: ``"on"`` and ``"off"`` decide. ``"auto"`` compiles runs of at least 100 000 frames if a
+            compiler works, and warns if none does.
         total_frames: the length of the run, in frames, at least 1.
-        device: where the networks are.
+        device: device of the networks.
 
     Returns:
-        what to give :class:`~amber_trl.training.UpdateStep` as ``compile``.
+        the value of ``compile`` for :class:`~amber_trl.training.UpdateStep`.
 
     Raises:
         TypeError: if ``total_frames`` is not an integer.
-        ValueError: if ``choice`` is another word, or ``total_frames`` is below 1.
+        ValueError: if ``choice`` is not one of these, or ``total_frames`` is below 1.
         RuntimeError: if ``choice`` is ``"on"`` and no compiler works.
 
     Examples:
@@ -67,20 +67,20 @@ def should_compile(
 
 @functools.cache
 def why_not_compiled(device_type: str) -> str | None:
-    """Compiles one addition to learn whether compilation works here.
+    """Compiles one addition to find out whether compilation works here.
 
     Args:
-        device_type: ``"cpu"``, ``"cuda"`` or another of torch's.
+        device_type: ``"cpu"``, ``"cuda"`` or another torch device type.
 
     Returns:
-        None if it works, else the reason and the way out, in one line.
+        None if it works; otherwise the reason and the remedy, in one line.
     """
     if device_type not in ("cpu", "cuda"):
         return f"compiled steps run on CPU and CUDA, not on {device_type}"
     try:
         with shielded_children():
             torch.compile(_add_one, fullgraph=True)(torch.zeros(3, device=device_type))
-    except Exception as error:  # whatever is missing or broken, the answer is the same
+    except Exception as error:  # the answer is the same for anything missing or broken
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {' '.join(lines[:2])}"
         return f"{reason}; {COMPILER_NEEDS}"
@@ -93,10 +93,10 @@ def _add_one(x: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def shielded_children() -> Iterator[None]:
-    """Keeps Ctrl-C and SIGTERM from the processes started inside, such as compilers.
+    """Shields processes started inside the context, such as compilers, from Ctrl-C and SIGTERM.
 
-    A terminal or a scheduler sends them to the whole group, and the compilation fails if its
-    compiler dies. This process gets them at the end.
+    A terminal or a scheduler sends them to the whole process group, and compilation fails if its
+    compiler dies. This process receives them when the context ends.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

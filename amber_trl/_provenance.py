@@ -1,4 +1,4 @@
-"""What a run was made with: versions and machine."""
+"""The versions and the machine that a run was made with."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ _PACKAGES = ("amber_trl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a run's numbers depend on, by name."""
+    """Versions of Python and of the packages that affect a run's numbers, by name."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         if (version := _version(name)) is not None:
@@ -22,20 +22,20 @@ def package_versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """What the last bits of a run's numbers depend on: system, processor, instruction set, GPU."""
+    """The system, processor, instruction set and GPU, which affect the last bits of a run's numbers."""
     found = {
         "system": platform.system(),
         "architecture": platform.machine(),
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-    if torch.cuda.is_initialized():  # a run on the CPU does not wake the GPU up for its name
+    if torch.cuda.is_initialized():  # a CPU run must not initialise the GPU to get its name
         found["gpu"] = torch.cuda.get_device_name()
     return found
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Where two answers of the functions above differ, as one text each."""
+    """The differences between two results of the functions above, one text each."""
     return tuple(
         f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
         for name in {**before, **now}
@@ -43,7 +43,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str,
     )
 
 
-@functools.cache  # reading them takes as long as writing a small checkpoint
+@functools.cache  # reading versions takes as long as writing a small checkpoint
 def _version(package: str) -> str | None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)

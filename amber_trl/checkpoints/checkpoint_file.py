@@ -1,7 +1,7 @@
-"""One checkpoint is one file: how it is written, and how it is read and verified.
+"""The file of a checkpoint: how it is written, read and verified.
 
-The first line is the header, JSON text. The second line is the SHA-256 of the first. The rest is
-one ``torch.save`` of a dict with the state of every component, of which the header has the SHA-256.
+The first line is the header, as JSON. The second line is the SHA-256 of the first. The rest is one
+``torch.save`` of a dict with every component's state; the header contains its SHA-256.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 FORMAT = 3
-"""Raised with every change of the file's layout, or of the layout of a component's state."""
+"""Incremented whenever the layout of the file or of a component's state changes."""
 PART = ".part"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be written, read or loaded; the message names it and says why.
+    """A checkpoint cannot be written, read or loaded; the message names it and the reason.
 
     Examples:
         >>> from amber_trl.checkpoints import CheckpointError, read_component
@@ -41,16 +41,16 @@ class Header:
 
     format: int
     frames: int
-    score: float | None  # None: never the best
+    score: float | None  # None: cannot be the best
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     details: Mapping[str, Any]
-    sha256: str  # of what follows the second line
+    sha256: str  # of everything after the second line
 
 
 def serialize(states: Mapping[str, Any]) -> io.BytesIO:
-    """Serializes the states of components; refuses those that would need code to be loaded."""
-    content = io.BytesIO()  # ``torch.save`` into a file on a full disk does not report a full disk
+    """Serialises the states of components; refuses states that would run code when loaded."""
+    content = io.BytesIO()  # ``torch.save`` to a file does not report a full disk as such
     try:
         torch.save(states, content)
         content.seek(0)
@@ -58,7 +58,7 @@ def serialize(states: Mapping[str, Any]) -> io.BytesIO:
             raise TypeError(f"torch.load(weights_only=True) refuses {', '.join(sorted(unsafe))}")
     except Exception as error:
         if len(states) > 1:
-            for name in states:  # alone, the faulty one raises
+            for name in states:  # serialised alone, the faulty one raises
                 serialize({name: states[name]})
         raise CheckpointError(
             f"the state of component {', '.join(states)} cannot be saved: {error!r}. Let its "
@@ -68,7 +68,7 @@ def serialize(states: Mapping[str, Any]) -> io.BytesIO:
 
 
 def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
-    """Writes a checkpoint so that it is at ``path`` whole or not at all, replacing one there."""
+    """Writes a checkpoint to ``path``, whole or not at all; replaces an existing one."""
     with content.getbuffer() as buffer:
         complete = Header(format=FORMAT, **header, sha256=hashlib.sha256(buffer).hexdigest())
         line = json.dumps(asdict(complete), allow_nan=False).encode() + b"\n"
@@ -88,7 +88,7 @@ def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
 
 
 def sync(directory: Path) -> None:
-    """Returns once the directory's entries are on the disk."""
+    """Flushes the directory's entries to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,7 +97,7 @@ def sync(directory: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> tuple[Header, bytes]:
-    """Reads the header and the serialized states, and verifies the checksums of both."""
+    """Reads the header and the serialised states, and verifies both checksums."""
     try:
         with path.open("rb") as file:
             line, digest, content = file.readline(), file.readline(), file.read()
@@ -110,7 +110,7 @@ def read_checkpoint(path: Path) -> tuple[Header, bytes]:
     values = json.loads(line)
     if values["format"] != FORMAT:
         raise CheckpointError(
-            f"checkpoint {path} has format {values['format']}, and this amber_trl reads format "
+            f"checkpoint {path} has format {values['format']}, but this amber_trl reads format "
             f"{FORMAT}: use the version that saved it ({values['versions']['amber_trl']})"
         )
     header = Header(**values)
@@ -122,7 +122,7 @@ def read_checkpoint(path: Path) -> tuple[Header, bytes]:
 
 
 def read_states(path: Path, device: str | None = None) -> tuple[Header, dict[str, Any]]:
-    """Reads the header and the states, onto a device or onto those that they were saved from."""
+    """Reads the header and the states, onto ``device`` or the devices that they were saved from."""
     header, content = read_checkpoint(path)
     try:
         states = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
@@ -133,12 +133,12 @@ def read_states(path: Path, device: str | None = None) -> tuple[Header, dict[str
 
 
 def read_component(path: str | os.PathLike[str], name: str) -> Any:
-    """Reads the state of one component, as :class:`Checkpoints` names it, from a checkpoint.
+    """Reads the state of one component from a checkpoint, by its name in :class:`Checkpoints`.
 
-    The checkpoint is verified first. No code from it runs, and no generator moves.
+    The checkpoint is verified first. No code from it runs, and no generator is advanced.
 
     Returns:
-        What the component's ``state_dict`` returned, its tensors on the CPU.
+        What the component's ``state_dict`` returned, with tensors on the CPU.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, is damaged, or has no such component.

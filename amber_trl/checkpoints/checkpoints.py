@@ -1,4 +1,4 @@
-"""A directory of checkpoints, of which one can always be loaded, whatever happens."""
+"""A directory of checkpoints that survives kills, damage and full disks."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class Restored:
     path: Path
     frames: int
     details: Mapping[str, Any]
-    differences: tuple[str, ...]  # how versions and machine differ from those that saved it
+    differences: tuple[str, ...]  # how versions and machine differ from when it was saved
 
 
 class Checkpoints:
-    """Saves the states of components, each time into a new file, and restores the newest.
+    """Saves the states of components, each time to a new file, and restores the newest.
 
-    A checkpoint is written beside its place, flushed to the disk and then renamed. A kill at any
-    moment leaves it whole or not there, and the earlier ones as they were. Then older ones are
-    removed: the last ``keep_last`` and the one of the highest score stay. A damaged checkpoint is
-    passed over, not counted, and never removed; saving again at that frame count renames it to ``*.damaged``.
+    A checkpoint is written to a temporary file, flushed to the disk and then renamed. A kill at any
+    moment leaves it whole or absent, and earlier checkpoints unchanged. Old checkpoints are then
+    removed, except the last ``keep_last`` and the one with the highest score. A damaged checkpoint is
+    skipped, not counted, and never removed; saving again at that frame count renames it to ``*.damaged``.
 
-    Only one process at a time may use a directory: opening it removes what a killed save left
-    unfinished.
+    Only one process at a time may use a directory: opening it removes unfinished files of a killed
+    save.
 
     Args:
-        directory: where checkpoints go; the first save creates it.
-        components: what to save, by name: objects with ``state_dict`` and ``load_state_dict``,
-            whose states are tensors, plain values, and lists and dicts of them. They load in this
-            order, so random generators (:class:`torchrl.checkpoint.GlobalRNGState`) come last.
-        keep_last: how many of the newest checkpoints to keep, at least 1.
+        directory: directory for the checkpoints; the first save creates it.
+        components: what to save, by name: objects with ``state_dict`` and ``load_state_dict`` whose
+            states are tensors, plain values, and lists and dicts of them. They are loaded in this
+            order, so random generators (:class:`torchrl.checkpoint.GlobalRNGState`) belong last.
+        keep_last: number of newest checkpoints to keep, at least 1.
 
     Raises:
         ValueError: if ``keep_last`` is below 1.
@@ -88,46 +88,46 @@ class Checkpoints:
         for name, part in components.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(
-                    f"component {name!r} is a {type(part).__name__}: give an object that has "
+                    f"component {name!r} is a {type(part).__name__}: give an object with "
                     "state_dict and load_state_dict"
                 )
         self.directory = Path(directory)
         self.components = dict(components)
         self.keep_last = check_integer("keep_last", keep_last)
-        self._headers: dict[Path, Header | None] = {}  # of files read so far; None: damaged
+        self._headers: dict[Path, Header | None] = {}  # of the files read so far; None: damaged
         for path in self.directory.glob(f"*.ckpt{PART}"):
-            _logger.info("removing %s, which a killed process left unfinished", path)
+            _logger.info("removing %s, left unfinished by a killed process", path)
             path.unlink()
 
     def save(
         self, frames: int, *, score: float | None, details: Mapping[str, Any] | None = None
     ) -> Path:
-        """Saves all components, then removes the checkpoints that are not kept.
+        """Saves all components, then removes old checkpoints.
 
         Args:
-            frames: frames collected so far, at least 0; the file is named after it. Saving at the
-                same number again replaces the earlier checkpoint.
-            score: higher is better. A checkpoint whose score is None or not finite is never the
-                best.
-            details: what ``json.dumps`` takes, for the header of the file.
+            frames: frames collected so far, at least 0, which name the file. Saving again at the same
+                number replaces the earlier checkpoint.
+            score: higher is better. A checkpoint with a score of None, or one that is not finite, can
+                never be the best.
+            details: JSON-serialisable values for the header of the file.
 
         Returns:
-            The checkpoint, such as ``DIRECTORY/000000020480.ckpt``.
+            The checkpoint's path, such as ``DIRECTORY/000000020480.ckpt``.
 
         Raises:
             OSError: the disk is full (``errno.ENOSPC``) or a write failed.
-            CheckpointError: a state holds something that could not be loaded again.
+            CheckpointError: a state contains something that could not be loaded again.
             TypeError, ValueError: ``frames`` or ``details`` is not as described, or the directory
-                has a checkpoint of more frames, which would still be the newest.
+                has a checkpoint with more frames, which would remain the newest.
 
-        Whatever is raised, earlier checkpoints are as they were.
+        An error of any kind leaves earlier checkpoints unchanged.
         """
         frames = check_integer("frames", frames, low=0)
         whole = self._verified()
         if later := [path for path, header in whole.items() if header.frames > frames]:
             raise ValueError(
-                f"frames={frames} is before {later[-1]}, which would still be the newest "
-                "checkpoint: save to another directory, or move later checkpoints out of this one"
+                f"frames={frames} is before {later[-1]}, which would remain the newest "
+                "checkpoint: save to another directory, or move the later checkpoints out of this one"
             )
         content = serialize({name: part.state_dict() for name, part in self.components.items()})
         if not self.directory.is_dir():
@@ -150,20 +150,20 @@ class Checkpoints:
         return path
 
     def restore(self) -> Restored | None:
-        """Loads the newest checkpoint that is whole into the components.
+        """Loads the newest undamaged checkpoint into the components.
 
-        It is read and verified before the first component is loaded. A damaged one is passed over
-        with a warning that names it.
+        It is read and verified before the first component is loaded. Damaged checkpoints are skipped
+        with a warning that names them.
 
         Returns:
-            None if there is no checkpoint; else an object with ``path``, ``frames``, ``details``
-            and ``differences``: how versions and machine differ from those that saved it, one text
-            each. If there are any, the same program may go on with other bits.
+            None if there is no checkpoint; otherwise an object with ``path``, ``frames``, ``details``
+            and ``differences``: how versions and machine differ from when it was saved, one text each.
+            If there are any, the resumed program may produce other bits.
 
         Raises:
-            CheckpointError: there are checkpoints, but none is whole; the newest was saved with
-                other components; or a component cannot take its state (the components before it
-                have then been loaded).
+            CheckpointError: there are checkpoints, but all are damaged; the newest was saved with
+                other components; or a component rejects its state (the components before it have then
+                been loaded).
         """
         refused = []
         for path in reversed(list_checkpoints(self.directory)):
@@ -186,18 +186,18 @@ class Checkpoints:
         if states.keys() != self.components.keys():
             raise CheckpointError(
                 f"components={list(self.components)}, but checkpoint {path} was saved with "
-                f"{list(states)}: give the same, or use read_component for one of them"
+                f"{list(states)}: give the same components, or use read_component for one of them"
             )
         for name, component in self.components.items():
             try:
                 component.load_state_dict(states[name])
             except Exception as error:
                 raise CheckpointError(
-                    f"component {name!r} cannot take its state from checkpoint {path}: {error}"
+                    f"component {name!r} rejects its state from checkpoint {path}: {error}"
                 ) from error
 
     def _verified(self) -> dict[Path, Header]:
-        """Headers of the checkpoints that are whole, oldest first; each file is read once."""
+        """Headers of the undamaged checkpoints, oldest first; each file is read once."""
         paths = list_checkpoints(self.directory)
         for path in paths:
             if path not in self._headers:
@@ -209,11 +209,11 @@ class Checkpoints:
 
     def _pass_over(self, path: Path, error: CheckpointError) -> None:
         self._headers[path] = None
-        _logger.warning("passed over and kept: %s", error)
+        _logger.warning("skipped and kept: %s", error)
 
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in a directory, which need not exist, oldest first; they are not verified.
+    """The checkpoints in a directory, oldest first, unverified; the directory need not exist.
 
     Examples:
         >>> import tempfile
@@ -231,10 +231,10 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
 
 
 def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint of the highest score, the newest of equals; None if none has a score.
+    """The checkpoint with the highest score, the newest among equals; None if none has a score.
 
     Raises:
-        CheckpointError: a checkpoint is damaged, so its score is not known.
+        CheckpointError: a checkpoint is damaged, so its score is unknown.
 
     Examples:
         >>> import tempfile
@@ -251,13 +251,13 @@ def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
 
 
 def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
-    """Verifies the checksums of every checkpoint of a run, or of one checkpoint.
+    """Verifies the checksums of all checkpoints of a run, or of one checkpoint.
 
     Args:
         run: a run directory, its directory of checkpoints, or one checkpoint.
 
     Returns:
-        Each checkpoint, oldest first, and what is wrong with it; None if it is whole.
+        Each checkpoint, oldest first, with the problem found; None if it is whole.
 
     Raises:
         FileNotFoundError: there is no checkpoint to verify.
@@ -281,7 +281,7 @@ def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
     if not paths:
         raise FileNotFoundError(
             f"run={str(run)!r} {'holds no checkpoint' if run.exists() else 'does not exist'}: name "
-            "the directory of a run that saved one, or a checkpoint"
+            "a run directory with checkpoints, or a checkpoint"
         )
     found: list[tuple[Path, str | None]] = []
     for path in paths:
@@ -295,4 +295,4 @@ def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
 
 def _best(headers: Mapping[Path, Header]) -> Path | None:
     scores = {path: header.score for path, header in headers.items() if header.score is not None}
-    return max(reversed(scores), key=scores.__getitem__, default=None)  # the first of equals
+    return max(reversed(scores), key=scores.__getitem__, default=None)  # the newest of equals

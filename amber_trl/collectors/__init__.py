@@ -1,4 +1,4 @@
-"""A faster collector for Gymnasium environments in this process, and the state of a collection."""
+"""A fast collector for Gymnasium environments in this process, and the state of a collection."""
 
 from amber_trl.collectors.collection import CollectionState
 from amber_trl.collectors.gym_collector import GymCollector

@@ -1,4 +1,4 @@
-"""Runs an actor frame by frame: through TensorDict, or as a recorded list of torch calls."""
+"""Runs an actor frame by frame, through TensorDict or as a recorded list of torch calls."""
 
 import logging
 import pickle
@@ -29,25 +29,25 @@ _logger = logging.getLogger(__name__)
 _BATCH_INVARIANT: frozenset[Any] = frozenset(
     (Normal, Categorical, IndependentNormal, OneHotCategorical)
 )
-"""Distributions whose log-probability has the same bits for one row and for a batch."""
+"""Distributions whose log-probability is bit-identical for one row and for a batch."""
 
 _INTERNALS = frozenset(vars(nn.Module()).keys() - {"training"})
-"""Attributes in which every module keeps its parameters, buffers, modules and hooks."""
+"""Attributes in which every module stores its parameters, buffers, submodules and hooks."""
 
 _PLAIN = (
     *(int, float, str, list, tuple, dict, deque, np.ndarray),
     *(random.Random, np.random.Generator, np.random.RandomState, torch.Generator),
 )
-"""Types of attributes that are compared by value; all others are compared by identity."""
+"""Attribute types that are compared by value; all others are compared by identity."""
 
 Frame = Callable[[Tensor], Sequence[Tensor]]
 
 
 class FrameActor:
-    """Calls an actor on the first frame of a batch, and repeats a recording of it on the others.
+    """Calls an actor on the first frame of a batch, and replays a recording of it on the others.
 
-    On the first frame of each batch the recording must give what the actor gave, bit for bit, and
-    leave the generators as the actor left them. Where it does not, the actor is called on every
+    On the first frame of each batch, the recording must reproduce the actor's output bit for bit and
+    leave the generators in the same state as the actor did. Otherwise the actor is called on every
     frame.
     """
 
@@ -62,7 +62,7 @@ class FrameActor:
         compile: bool,
     ) -> None:
         self.failure: str | None = None if capture else "capture=False"
-        """Why the actor is called on every frame; None if it is not."""
+        """Why the actor is called on every frame; None if it is replayed."""
         self._policy, self._batch_size, self.device = policy, batch_size, _device(policy)
         self._key, self._action_key = observation_key, action_key
         self._capture, self._compile = capture, compile
@@ -76,13 +76,13 @@ class FrameActor:
         self._records: list[Sequence[Tensor]] = []
 
     def call(self, observation: Tensor) -> dict[NestedKey, Tensor]:
-        """Everything that the actor says it writes, for one frame."""
+        """The values of the actor's ``out_keys`` for one frame."""
         output = self._policy(TensorDict({self._key: observation}, self._batch_size))
         found = ((key, output.get(key, None)) for key in self._policy.out_keys)
         return {key: value for key, value in found if value is not None}
 
     def begin(self, observation: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The action on a batch's first frame, and the function that acts on each of the others."""
+        """The action on a batch's first frame, and the function that acts on the others."""
         device = self.device = _device(self._policy)
         observation = observation.to(device)
         before, state = _generators(device), self._state()
@@ -101,7 +101,7 @@ class FrameActor:
         return self._first[self._action_key], act
 
     def finish(self) -> dict[NestedKey, Tensor]:
-        """What the actor gave in the batch, each stacked along a new first dimension."""
+        """The actor's outputs in the batch, each stacked along a new first dimension."""
         records, self._records = self._records, []
         columns = zip(self._outputs, zip(*records, strict=True), strict=True)
         outputs = {key: torch.stack(column) for key, column in columns}
@@ -112,11 +112,11 @@ class FrameActor:
 
     def _called(self, observation: Tensor) -> Sequence[Tensor]:
         outputs = self.call(observation)
-        # The actor may return a tensor of its own, to be overwritten by the next call.
+        # The actor may return a tensor that it keeps, which the next call would overwrite.
         return tuple(outputs[key].clone() for key in self._outputs)
 
     def _state(self) -> tuple[object, ...]:
-        """What a call could change besides torch's generators. Its settings come first."""
+        """Everything a call could change, except torch's generators. The actor's settings come first."""
         settings = [
             (name, id(value) if name in _INTERNALS else _content(value))
             for part in self._policy.modules()
@@ -130,7 +130,7 @@ class FrameActor:
     def _recorded(
         self, observation: Tensor, before: list[Tensor], state: tuple[object, ...]
     ) -> Frame | None:
-        """The function that acts as the actor did on the first frame; None if there is none."""
+        """The function that acts as the actor did on the first frame; None if it cannot be recorded."""
         if state[0] != self._settings:
             self._recording, self.failure, self._settings = None, None, state[0]
         if self.failure is not None:
@@ -152,8 +152,8 @@ class FrameActor:
                 self._recording = Recording(lambda: self.call(observation), observation, omitted)
                 frame = self._recording.begin()
             if frame is None or not self._agrees(frame, observation, before, after):
-                raise NotRecordedError("its recorded torch calls do not give what it gives")
-        except Exception as error:  # Whatever goes wrong here, calling the actor is right.
+                raise NotRecordedError("its recorded torch calls do not reproduce its output")
+        except Exception as error:  # Whatever goes wrong here, calling the actor is still correct.
             self._recording = None
             self.failure = str(error) or repr(error)
             if self.failure != self._warned:
@@ -167,17 +167,17 @@ class FrameActor:
     def _compiled_or(
         self, frame: Frame, observation: Tensor, before: list[Tensor], after: list[Tensor]
     ) -> Frame:
-        """The compiled function if it does what the actor did, up to rounding; else ``frame``."""
+        """The compiled function if it reproduces the actor up to rounding; otherwise ``frame``."""
         assert self._recording is not None
         if self._compiled is None or not self._compiled.fits(self._recording):
             if self._compiled is not None:
-                _logger.warning("the actor has changed: it is compiled again, which takes long")
+                _logger.warning("the actor has changed: it is compiled again, which takes a while")
             self._compiled = CompiledFrame(self._recording, observation)
         compiled = self._compiled.begin(self._recording)
         agrees = self._agrees(compiled, observation, before, after, rtol=1e-5, atol=1e-6)
         _set_generators(after, self.device)
         if not agrees:
-            _logger.warning("the compiled actor does not give what the actor gives: not used")
+            _logger.warning("the compiled actor does not reproduce the actor's output: not used")
         return compiled if agrees else frame
 
     def _agrees(
@@ -188,7 +188,7 @@ class FrameActor:
         after: list[Tensor],
         **tolerance: float,
     ) -> bool:
-        """Whether a function gives the first frame's outputs and draws as many random numbers."""
+        """Whether a function reproduces the first frame's outputs and draws as many random numbers."""
         assert self._recording is not None
         _set_generators(before, self.device)
         outputs = zip(self._recording.outputs, frame(observation), strict=True)
@@ -197,7 +197,7 @@ class FrameActor:
 
 
 class _LogProb:
-    """Log-probability of a whole batch's actions, from the distribution parameters it recorded."""
+    """Log-probability of a batch's actions, from the recorded distribution parameters."""
 
     def __init__(self, module: ProbabilisticTensorDictModule) -> None:
         self._module = module
@@ -208,7 +208,7 @@ class _LogProb:
     def of(cls, policy: nn.Module) -> Self | None:
         """None unless the actor ends by drawing one action from parameters that it writes.
 
-        Nor for distributions that need not give the same bits for many frames as for each.
+        It is also None for distributions whose bits may differ between many frames and single ones.
         """
         if not isinstance(policy, ProbabilisticTensorDictSequential):
             return None
@@ -224,7 +224,7 @@ class _LogProb:
     def __call__(
         self, outputs: dict[NestedKey, Tensor], first: Tensor, batch_size: torch.Size
     ) -> Tensor:
-        """Evaluates all frames at once, or one by one where that is not the same to the bit."""
+        """Evaluates all frames at once, or one by one if that would not be bit-identical."""
         needed = {key: outputs[key] for key in (*self._module.in_keys, self._sample_key)}
         frames = TensorDict(needed, [len(outputs[self._sample_key]), *batch_size])
         together = self._evaluate(frames)

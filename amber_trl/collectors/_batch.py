@@ -1,4 +1,4 @@
-"""Puts together the TensorDict of a batch, and numbers its trajectories."""
+"""Assembles the TensorDict of a batch, and numbers its trajectories."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ class TrajectoryIds:
         self.next += len(self.current)
 
     def over(self, frames: int, ends: Iterable[tuple[int, int]]) -> Tensor:
-        """The ids of a batch's frames, ``[frames, envs]``, given where in it episodes end."""
+        """The ids of a batch's frames, ``[frames, envs]``, given where its episodes end."""
         ids = self.current.repeat(frames, 1)
         for frame, index in ends:
             ids[frame + 1 :, index] = self.current[index] = self.next
@@ -39,9 +39,9 @@ def make_batch(
 ) -> TensorDict:
     """Lays out a batch as TorchRL's collector does, time last and named.
 
-    What the frames start from (``before``) and lead to (``after``, with ``reward``, ``terminated``
-    and ``truncated``) is ``[frames, envs, ...]``; what the actor gave (``written``) is
-    ``[frames, *batch_size, ...]``.
+    ``before`` holds what the frames start from; ``after`` holds what they lead to, with ``reward``,
+    ``terminated`` and ``truncated``; both are ``[frames, envs, ...]``. ``written`` holds the actor's
+    outputs, ``[frames, *batch_size, ...]``.
     """
 
     def envs_first(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which environments, actors and numbers the fast collector takes."""
+"""The environments, actors and numbers that the fast collector accepts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _WAY_OUT = "collect with torchrl.collectors.Collector instead"
 
 
 def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
-    """The Gymnasium environment in a wrapper. Refuses what does more than wrap one."""
+    """The Gymnasium environment in a wrapper. Refuses wrappers that do more than wrap one."""
     plain = type(env) in (GymWrapper, GymEnv) or isinstance(env, SyncGymWrapper)
     found = env._env if plain else env
     disabled = type(found) is SyncVectorEnv and found.autoreset_mode == AutoresetMode.DISABLED
@@ -50,7 +50,7 @@ def gym_env_of(env: EnvBase) -> Env[Any, Any] | SyncVectorEnv[Any, Any]:
 
 
 def check_policy(policy: object, env: EnvBase) -> None:
-    """Refuses what is not a feed-forward TensorDict actor of this environment."""
+    """Refuses anything but a feed-forward TensorDict actor for this environment."""
     if not isinstance(policy, TensorDictModuleBase):
         raise TypeError(
             f"policy is a {type(policy).__name__}, not a tensordict.nn.TensorDictModuleBase: wrap "
@@ -73,24 +73,24 @@ def check_policy(policy: object, env: EnvBase) -> None:
     paths = [(key,) if isinstance(key, str) else key for key in written]
     if clash := [p for p in paths if p[0] in reserved or any(part.startswith("_") for part in p)]:
         raise ValueError(
-            f"policy writes {clash}, but the environment's keys, the next frame's, and private "
-            "ones, by which modules carry state from frame to frame, are not supported: rename "
+            f"policy writes {clash}, but the environment's keys, the next frame's keys and private "
+            "keys (state carried from frame to frame) are not supported: rename "
             f"them in out_keys; for a recurrent actor or correlated noise, {_WAY_OUT}"
         )
 
 
 def check_action(action: Tensor, env: EnvBase) -> None:
-    """Refuses actions of another shape than the environment's."""
+    """Refuses actions whose shape is not the environment's."""
     expected = env.full_action_spec[env.action_key].shape
     if action.shape != expected:
         raise ValueError(
             f"policy writes actions of shape {list(action.shape)}, but the environment takes "
-            f"{list(expected)}: build it for this environment's action_spec"
+            f"{list(expected)}: build the policy for this environment's action_spec"
         )
 
 
 def check_frames(frames_per_batch: int, num_envs: int) -> None:
-    """Refuses a number of frames that is not a multiple of the environments."""
+    """Refuses a number of frames that is not a multiple of the number of environments."""
     frames = check_integer("frames_per_batch", frames_per_batch)
     if frames % num_envs:
         raise ValueError(
@@ -100,7 +100,7 @@ def check_frames(frames_per_batch: int, num_envs: int) -> None:
 
 
 def check_compilation(capture: bool, device: torch.device) -> None:
-    """Refuses to compile what is not recorded, or not on the CPU."""
+    """Refuses to compile an actor that is not recorded, or not on the CPU."""
     if not capture or device.type != "cpu":
         raise ValueError(
             f"compile_policy=True is given with capture={capture} and an actor on {device}, but "
@@ -109,7 +109,7 @@ def check_compilation(capture: bool, device: torch.device) -> None:
 
 
 def check_carrier(carrier: Mapping[str, Tensor], running: Mapping[str, Tensor]) -> None:
-    """Refuses the running episodes of other environments."""
+    """Refuses running episodes of other environments."""
     found, needed = ({k: list(v.shape) for k, v in td.items()} for td in (carrier, running))
     if found != needed:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Steps Gymnasium environments and writes what they give into arrays, time first."""
+"""Steps Gymnasium environments and writes their outputs into arrays, time first."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,8 +25,8 @@ _NUMBERS = (float, int, np.number, np.bool_)
 class Environments:
     """The Gymnasium environments of a collector, and the batch being written.
 
-    It steps and resets them itself: one, or those inside a ``SyncVectorEnv``. The TorchRL
-    environment is asked for its specs only.
+    It steps and resets them itself, whether there is a single one or a ``SyncVectorEnv`` of several. The
+    TorchRL environment only provides the specs.
     """
 
     def __init__(self, env: EnvBase, gym_env: Env[Any, Any] | SyncVectorEnv[Any, Any]) -> None:
@@ -38,20 +38,20 @@ class Environments:
         self.shape = tuple(spec.shape[len(self.batch_size) :])
         """Shape of one environment's observation."""
         self.carry = torch.zeros(self.num_envs, *self.shape, dtype=spec.dtype)
-        """What the environments show now, ``[envs, ...]``: the next batch's first frame."""
+        """The current observations, ``[envs, ...]``: the next batch's first frame."""
         self.ends: list[tuple[int, int]] = []
-        """Frame and environment of each episode's end in the batch."""
+        """Frame and environment of each episode end in the batch."""
         vector = isinstance(gym_env, SyncVectorEnv)
         self._envs: list[Any] = list(gym_env.envs) if vector else [gym_env]
 
     def reset(self, seed: int | None = None) -> None:
-        """Resets all environments, with ``seed`` and those that follow it if it is given."""
+        """Resets all environments, with the seeds ``seed``, ``seed + 1`` and so on if it is given."""
         for index in range(self.num_envs):
             own_seed = None if seed is None else seed + index
             self._reset_one(index, self.carry.numpy(), own_seed)
 
     def start(self, frames: int) -> None:
-        """Makes room for a batch; its first frame is what ``carry`` holds."""
+        """Allocates a batch; its first frame is the observation in ``carry``."""
         self._seen = self._rows(frames + 1)
         self._seen[0] = self.carry
         self._array: Array = self._seen.numpy()
@@ -63,7 +63,7 @@ class Environments:
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self._envs]
 
     def inputs(self) -> list[Tensor]:
-        """What the actor sees in each frame; filled as the batch goes."""
+        """The actor's observation in each frame; filled while the batch is collected."""
         return list((self._seen if self.batch_size else self._seen[:, 0]).unbind(0))
 
     def check_finite(self, error: Exception) -> None:
@@ -75,7 +75,7 @@ class Environments:
             ) from error
 
     def step(self, frame: int, actions: Iterable[Any]) -> None:
-        """Takes a step in every environment, and resets those whose episode is over."""
+        """Steps every environment, and resets those whose episode has ended."""
         row, rewards, shape = self._array[frame + 1], self._rewards[frame], self.shape
         over: list[int] = []
         for index, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
@@ -98,27 +98,27 @@ class Environments:
             self._reset_one(index, row)
 
     def finish(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What the batch's frames start from and lead to, each ``[frames, envs, ...]``."""
+        """What the batch's frames start from and what they lead to, each ``[frames, envs, ...]``."""
         after = self._seen[1:].clone()
         for end, final in zip(self.ends, self._finals, strict=True):
             after[end] = torch.from_numpy(final)
         self.carry = self._seen[-1].clone()
         leads_to = {
             self.key: after,
-            # Adding zero turns -0.0 into 0.0, as TorchRL does by summing from 0.
+            # Adding zero turns -0.0 into 0.0, as in TorchRL, which sums from 0.
             "reward": torch.from_numpy(self._rewards + 0.0),
             "terminated": torch.from_numpy(self._terminated),
             "truncated": torch.from_numpy(self._truncated),
         }
         starts_from = {self.key: self._seen[:-1].contiguous()}
-        # The batch is the caller's now.
+        # The caller owns the batch from here on.
         del self._seen, self._array, self._rewards, self._terminated, self._truncated
         return starts_from, leads_to
 
     def _rows(self, frames: int) -> Tensor:
-        """Zeros ``[frames, envs, ...]``, each frame aligned as a tensor of its own would be.
+        """Zeros ``[frames, envs, ...]``, each frame aligned like a separate tensor.
 
-        The bits of a matrix product may depend on it, and have to be those of TorchRL's collector.
+        Alignment can change the bits of a matrix product, which must equal those of TorchRL's collector.
         """
         dtype = self.carry.dtype
         size, unit = self.carry.numel(), _ALIGNMENT // dtype.itemsize
@@ -139,9 +139,9 @@ class Environments:
 
 
 def action_reader(env: EnvBase, action_space: Space[Any]) -> Callable[[Tensor], Iterable[Any]]:
-    """The function that turns an actor's action into one action for each environment.
+    """The function that turns an actor's action into one action per environment.
 
-    Its arrays share no memory with the tensor, so that no environment can change a record.
+    Its arrays share no memory with the tensor, so that no environment can change recorded actions.
     """
     spec = env.full_action_spec[env.action_key]
     as_it_is = type(spec) in (BoundedContinuous, UnboundedContinuous)

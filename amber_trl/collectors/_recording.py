@@ -1,4 +1,4 @@
-"""Records the torch calls that an actor makes in one frame, and repeats them."""
+"""Records the torch calls that an actor makes in one frame, and replays them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 Outputs = Mapping[NestedKey, Tensor]
 
 _ESCAPES = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "__set__"})
-"""Names of calls by which values reach Python, or tensors change, unseen by torch's dispatcher."""
+"""Names of calls that pass values to Python or change tensors unseen by torch's dispatcher."""
 
 
 class NotRecordedError(Exception):
@@ -25,19 +25,19 @@ class NotRecordedError(Exception):
 
 
 class Recording:
-    """An actor's computation in one frame, as two functions made of torch's own operations.
+    """An actor's computation in one frame, as two functions made of torch operations.
 
-    ``once`` computes what depends on parameters alone, such as the exponential of a log-std
-    parameter, once per batch. ``each`` computes the rest in every frame. What no output needs is
-    left out, except that random numbers are drawn as often as the actor draws them.
+    ``once`` computes everything that depends only on parameters, such as the exponential of a log-std
+    parameter, once per batch. ``each`` computes the rest in every frame. Operations that no output
+    needs are left out, except that random numbers are drawn as often as the actor draws them.
 
-    ``call`` calls the actor with the observation, and ``omitted`` is an output to leave out.
+    ``call`` calls the actor with the observation; ``omitted`` is an output to leave out.
     """
 
     each: GraphModule
     """Maps :attr:`kept` and the observation of a frame to its outputs."""
     kept: list[Tensor]
-    """What :attr:`each` reads besides the observation, as it was at the last :meth:`begin`."""
+    """The inputs of :attr:`each` besides the observation, as of the last :meth:`begin`."""
 
     def __init__(
         self, call: Callable[[], Outputs], observation: Tensor, omitted: NestedKey | None
@@ -47,15 +47,15 @@ class Recording:
             outputs = call()
         nodes = {key: recorder.node(value) for key, value in outputs.items() if key != omitted}
         self.outputs = list(nodes)
-        """Names of what :attr:`each` returns, in its order."""
+        """Names of the outputs of :attr:`each`, in order."""
         self._constants = list(recorder.constants.values())
         self._guards = list(recorder.guards.values())
         self._split(recorder, list(nodes.values()))
 
     def begin(self) -> Callable[[Tensor], Sequence[Tensor]] | None:
-        """The function from an observation to the outputs, for the parameters as they are now.
+        """The function from an observation to the outputs, for the current parameters.
 
-        None if the actor looked at a value that has changed since: it must be recorded again.
+        None if a value that the actor looked at has changed since: it must be recorded again.
         """
         *kept, seen = self._once.forward(*self._constants)
         self.kept = kept
@@ -64,10 +64,10 @@ class Recording:
     def _split(self, recorder: "_Recorder", outputs: list[Node]) -> None:
         graph, fixed = recorder.graph, recorder.fixed()
         if not fixed.issuperset(recorder.guards):
-            raise NotRecordedError("it looks at the values of a tensor that differs by frame")
+            raise NotRecordedError("it looks at the values of a tensor that varies by frame")
         graph.output((*outputs, *recorder.guards))
         graph.eliminate_dead_code(_is_impure)
-        # Fixed nodes that outputs or the other nodes read pass from one function to the other.
+        # Fixed nodes that outputs or other nodes read are passed from one function to the other.
         kept = [
             node
             for node in graph.nodes
@@ -98,16 +98,16 @@ class _Recorder(TorchDispatchMode):
         self.graph = Graph()
         self.observation = self.graph.placeholder("observation")
         self.constants: dict[Node, Tensor] = {}
-        """Tensors that were there before the call: parameters, buffers and the like."""
+        """Tensors that existed before the call: parameters, buffers and the like."""
         self.guards: dict[Node, object] = {}
-        """Values that were told to Python, such as a condition on which the actor branches."""
+        """Values that reached Python, such as a condition on which the actor branches."""
         self._given = {_address(observation)}
         self._written: set[int] = set()
         self._nodes = {id(observation): self.observation}
-        self._alive: list[Any] = [observation]  # so that no id is used twice
+        self._alive: list[Any] = [observation]  # kept alive so that no id is reused
 
     def fixed(self) -> set[Node]:
-        """What does not depend on the observation, draws nothing, and is not written into."""
+        """Nodes that do not depend on the observation, draw nothing, and are not written to."""
         fixed = set(self.constants)
         for node in _calls(self.graph.nodes):
             pure = not _is_impure(node) and self._written.isdisjoint(node.meta["addresses"])
@@ -132,9 +132,9 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def node(self, leaf: Any) -> Any:
-        """The node that gave a tensor; what is not a tensor stands for itself."""
+        """The node that produced a tensor; any other value is returned as it is."""
         if isinstance(leaf, torch.Generator):
-            raise NotRecordedError("it draws from a generator of its own")
+            raise NotRecordedError("it draws from its own generator")
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._nodes:
@@ -150,10 +150,10 @@ class _Recorder(TorchDispatchMode):
         written = tree_leaves([value for name, value in given.items() if name in mutable])
         self._written |= {_address(leaf) for leaf in written if isinstance(leaf, Tensor)}
         if not self._written.isdisjoint(self._given):
-            raise NotRecordedError("it writes into a tensor that it keeps, or into its input")
+            raise NotRecordedError("it writes to a tensor that it keeps, or to its input")
 
     def _store(self, node: Node, result: Any) -> None:
-        """Remembers which tensors a node gave."""
+        """Remembers the tensors that a node produced."""
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         node.meta["addresses"] = {_address(tensor) for tensor in tensors}
         self._alive.append(result)
@@ -167,7 +167,7 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Refuses functions whose effect :class:`_Recorder` does not see."""
+    """Refuses functions with effects that :class:`_Recorder` does not see."""
 
     def __torch_function__(
         self,
@@ -177,14 +177,14 @@ class _Functions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if (name := getattr(func, "__name__", "")) in _ESCAPES:
-            raise NotRecordedError(f"it looks at the values of a tensor, or sets them ({name})")
+            raise NotRecordedError(f"it reads or sets the values of a tensor ({name})")
         if func is torch.nn.functional.one_hot and len(args) == 2:
-            return _one_hot(*args)  # torch's looks at the values, to check them
+            return _one_hot(*args)  # torch's own reads the values to check them
         return func(*args, **(kwargs or {}))
 
 
 def alike(one: Tensor, other: Tensor, *, rtol: float = 0.0, atol: float = 0.0) -> bool:
-    """Whether two tensors have the same shape, dtype and values, NaN being equal to NaN."""
+    """Whether two tensors have the same shape, dtype and values, with NaN equal to NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True)
@@ -199,7 +199,7 @@ def _calls(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _is_impure(node: Node) -> bool:
-    """Whether a node must always run: it draws random numbers or writes into a tensor."""
+    """Whether a node must always run: it draws random numbers or writes to a tensor."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.target is not getitem
     random = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -207,7 +207,7 @@ def _is_impure(node: Node) -> bool:
 
 
 def _quicken(node: Node) -> None:
-    """Calls torch's own binding of an operation, which is faster than the operation by name."""
+    """Replaces an operation by torch's own binding, which is faster to call."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return
     name = node.target._schema.name.removeprefix("aten::").replace("_to_copy", "to")

@@ -1,4 +1,4 @@
-"""The state of a collection: collector and simulators together."""
+"""The state of a collection: the collector and the simulators together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from amber_trl.envs import SimulatorState
 
 
 class CollectionState:
-    """Saves where a collector is, so that its next batch is the one it would have been.
+    """Saves the state of a collection, so that its next batch is the same after loading.
 
-    A collector's own state has counters, but no simulator. This one has both, and then puts back
-    the running episodes too. Where that is impossible, :attr:`inexact` says why; loading then
-    starts new episodes, as TorchRL's collectors do.
+    A collector's own state has counters, but no simulator state. This class saves both, and then
+    also restores the running episodes. If that is impossible, :attr:`inexact` says why; loading
+    then starts new episodes, as TorchRL's collectors do.
 
     Args:
-        collector: exact with :class:`~amber_trl.collectors.GymCollector`.
+        collector: the collector; exact with :class:`~amber_trl.collectors.GymCollector`.
         env: the environment that it collects from.
 
     Examples:
@@ -46,16 +46,16 @@ class CollectionState:
         self._collector, self._env = collector, env
         self._simulators = SimulatorState(env)
         self.continues = True
-        """Whether the last load put the running episodes back."""
+        """Whether the last load restored the running episodes."""
 
     @property
     def inexact(self) -> tuple[str, ...]:
-        """Why running episodes cannot be put back, as far as is known by now; empty if they can."""
+        """Why running episodes cannot be restored, as far as is known; empty if they can."""
         reasons = () if self._env.is_closed else self._simulators.inexact
         if isinstance(self._collector, GymCollector):
             return reasons
         name = type(self._collector).__name__
-        return (*reasons, f"{name} keeps its running episodes to itself; GymCollector does not")
+        return (*reasons, f"{name} does not expose its running episodes; GymCollector does")
 
     def state_dict(self) -> dict[str, Any]:
         """The collector's state and, unless the environment is closed, the simulators'."""
@@ -63,7 +63,7 @@ class CollectionState:
         return {"collector": dict(self._collector.state_dict()), "simulators": simulators}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores :meth:`state_dict`, with the running episodes if they can be put back."""
+        """Restores :meth:`state_dict`, including the running episodes if possible."""
         simulators = state["simulators"]
         self.continues = not (simulators is None or simulators["inexact"] or self.inexact)
         if not self.continues:

@@ -31,51 +31,51 @@ from amber_trl.collectors._envs import Environments, action_reader
 class GymCollector(BaseCollector):
     """Collects from Gymnasium environments in this process, several times faster than TorchRL's.
 
-    It yields what ``torchrl.collectors.Collector`` yields for the same environment and actor:
-    the same keys, shapes and dtypes and, from the same seeds, the same bits. It steps the
-    Gymnasium environments directly, writes into arrays, and makes one TensorDict per batch.
+    It yields what ``torchrl.collectors.Collector`` yields for the same environment and actor: the
+    same keys, shapes and dtypes and, with the same seeds, the same bits. It steps the Gymnasium
+    environments directly, writes to arrays, and builds one TensorDict per batch.
 
-    The actor is called on the first frame of each batch. On the others its recorded torch
-    operations are repeated: what depends on parameters alone is computed once per batch, and
-    log-probabilities are evaluated for the whole batch. On each batch's first frame the
-    repetition must give the actor's own numbers, bit for bit. An actor for which it does not, or
-    that cannot be recorded (it branches on an observation, changes its own state, draws from
-    other generators than torch's, or has forward hooks), is called on every frame, with a
-    warning: slower, but always correct.
+    The actor is called on the first frame of each batch. On the other frames its recorded torch
+    operations are replayed: everything that depends only on parameters is computed once per batch,
+    and log-probabilities are evaluated for the whole batch. On each batch's first frame the replay
+    must equal the actor's own output, bit for bit. An actor that fails this check, or that cannot be
+    recorded (it branches on an observation, changes its own state, draws from generators other than
+    torch's, or has forward hooks), is called on every frame, with a warning: slower, but always
+    correct.
 
     Batches are ``[envs, frames_per_batch / envs]``, or ``[frames_per_batch]`` for an unbatched
-    environment. Episodes go on from one batch to the next.
+    environment. Episodes continue from one batch to the next.
 
-    It differs from TorchRL's collector in this: the actor is used as it is, never copied to
-    another device; ``frames_per_batch`` must be a multiple of the environments; after
-    :meth:`set_seed` the first observation is that of the seeded reset; the last batch is whole;
-    what the actor writes beside its ``out_keys`` is left out; an action is recorded as the actor
-    gave it, even if the environment overwrites its array.
+    It differs from TorchRL's collector as follows: the actor is used as it is and never copied to
+    another device; ``frames_per_batch`` must be a multiple of the number of environments; after
+    :meth:`set_seed` the first observation comes from the seeded reset; the last batch is whole;
+    outputs of the actor beyond its ``out_keys`` are left out; an action is recorded as the actor
+    returned it, even if the environment overwrites its array.
 
     Args:
         create_env_fn: a ``torchrl.envs.GymWrapper`` or ``GymEnv`` without transforms, or a
             callable that makes one: over one ``gymnasium.Env``, or over a ``SyncVectorEnv`` with
-            autoreset DISABLED, such as :func:`amber_trl.envs.make_env` gives.
+            autoreset DISABLED, such as :func:`amber_trl.envs.make_env` returns.
         policy: a feed-forward actor that reads the observation and writes the action. It is
-            called in the mode that it is in (train or eval), without gradients, on its own device.
-        frames_per_batch: frames in a batch over all environments, a multiple of their number.
+            called in its current mode (train or eval), without gradients, on its own device.
+        frames_per_batch: frames in a batch over all environments, a multiple of the number of environments.
         total_frames: stop after the batch that reaches this number; -1 (default) never stops.
-        exploration_type: how actions are drawn; at random by default.
-        storing_device: where batches are put; None leaves them on the CPU.
-        capture: False calls the actor on every frame. Needed only if it depends on something
-            that changes within a batch and is neither its input, a parameter, a buffer, a plain
-            attribute nor a global generator: a clock, say, or a counter in a closure.
+        exploration_type: how actions are drawn; randomly by default.
+        storing_device: device for the batches; None leaves them on the CPU.
+        capture: False calls the actor on every frame. Needed only if the actor depends on something
+            that changes within a batch and is not its input, a parameter, a buffer, a plain attribute
+            or a global generator: for example a clock, or a counter in a closure.
         compile_policy: True compiles the recorded actor ahead of time, for an actor on the CPU.
-            It needs a C++ compiler and some twenty seconds, and then saves about 50 microseconds
-            per step. It draws the same random numbers and acts the same up to rounding.
+                It needs a C++ compiler and about twenty seconds, and then saves about 50 microseconds per
+                step. The compiled actor draws the same random numbers and acts the same up to rounding.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
 
     Raises:
         TypeError: the environment is of another class or has transforms, or ``policy`` is not a
             TensorDict module.
-        ValueError: a number is out of range, or the environment or the actor does something that
-            is not supported, such as a recurrent actor.
+        ValueError: a number is out of range, or the environment or the actor needs something that is
+            not supported, such as a recurrent actor.
 
     Example:
         >>> from amber_trl.collectors import GymCollector
@@ -123,7 +123,7 @@ class GymCollector(BaseCollector):
         self._frames = 0
         self._iter = -1
         self.init_random_frames = 0
-        """TorchRL's ``Trainer`` reads it: all frames are the actor's."""
+        """Read by TorchRL's ``Trainer``: every frame uses the actor."""
         set_exploration_modules_spec_from_env(policy, env)
         self._read_action = action_reader(env, gym_env.action_space)
         self._actor = FrameActor(
@@ -144,14 +144,14 @@ class GymCollector(BaseCollector):
 
     @property
     def capture_failure(self) -> str | None:
-        """Why the actor is called on every frame; None if it is not, or before the first batch."""
+        """Why the actor is called on every frame; None if it is replayed, or before the first batch."""
         return self._actor.failure
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """Yields batches until ``total_frames`` are reached, then closes the environment."""
         while self._frames < self.total_frames:
             if self.closed:
-                raise RuntimeError("the collector was shut down: build another one")
+                raise RuntimeError("the collector was shut down: build a new one")
             self._iter += 1
             batch = self.rollout()
             self._frames += batch.numel()
@@ -164,16 +164,16 @@ class GymCollector(BaseCollector):
     def rollout(self) -> TensorDictBase:
         """Collects one batch, without counting it.
 
-        After an exception on the way, the next batch starts from a reset of every environment.
+        After an exception, the next batch starts with a reset of every environment.
         """
         if self._broken:
             self.reset()
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
-        self._broken = True  # until the batch is whole, the environments are ahead of the carry
+        self._broken = True  # until the batch is complete, the environments are ahead of the carry
         try:
             batch = self._collect()
-        except RuntimeError as error:  # such as torch's, of probabilities that are NaN
+        except RuntimeError as error:  # such as torch's for probabilities that are NaN
             self._envs.check_finite(error)
             raise
         self._broken = False
@@ -187,7 +187,7 @@ class GymCollector(BaseCollector):
         with set_exploration_type(self.exploration_type):
             action, act = self._actor.begin(rows[0])
             step(0, read(action))
-            # Not for a called actor, which might keep a tensor that no gradient could pass later.
+            # A called actor might keep such a tensor, through which no gradient could pass later.
             recorded = self._actor.failure is None
             with torch.inference_mode() if recorded else nullcontext():
                 for frame in range(1, frames):
@@ -201,28 +201,28 @@ class GymCollector(BaseCollector):
         return batch if self.storing_device is None else batch.to(self.storing_device)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Resets the environments with seeds: ``seed`` for the first, one more for each next.
+        """Resets the environments with the seeds ``seed``, ``seed + 1`` and so on.
 
         Returns:
-            The seed to give to another collector, as TorchRL computes it, or ``seed`` itself if
-            ``static_seed``.
+            The seed for another collector, as TorchRL computes it, or ``seed`` itself if ``static_seed``
+            is true.
         """
         self._envs.reset(seed)
         self._traj_ids.renew()
         return seed if static_seed else int(seed_generator(seed))
 
     def reset(self) -> None:
-        """Resets all environments, which start new trajectories."""
+        """Resets all environments and starts new trajectories."""
         self._envs.reset()
         self._traj_ids.renew()
 
     def update_policy_weights_(
         self, policy_or_weights: nn.Module | TensorDictBase | None = None
     ) -> None:
-        """Copies weights into the actor, in place. Without an argument it has nothing to do.
+        """Copies weights into the actor, in place. Without an argument it does nothing.
 
-        The collector uses the very actor that it was given, so that changes of its parameters
-        are seen by the next batch.
+        The collector uses the actor object that it was given, so the next batch sees changes of its
+        parameters.
 
         Args:
             policy_or_weights: a module of the actor's structure, or its weights as
@@ -230,7 +230,7 @@ class GymCollector(BaseCollector):
 
         Raises:
             TypeError: neither a module nor a TensorDict was given.
-            RuntimeError: names or shapes are not those of the actor's weights.
+            RuntimeError: names or shapes differ from the actor's weights.
         """
         if policy_or_weights is None:
             return
@@ -241,7 +241,7 @@ class GymCollector(BaseCollector):
         else:
             raise TypeError(
                 f"policy_or_weights is a {type(policy_or_weights).__name__}: pass a module, or the "
-                "TensorDict that TensorDict.from_module(module) gives"
+                "TensorDict that TensorDict.from_module(module) returns"
             )
         self.policy.load_state_dict(weights)
 
@@ -262,18 +262,18 @@ class GymCollector(BaseCollector):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], *, restore_carrier: bool = False
     ) -> None:
-        """Restores what :meth:`state_dict` returned, or that of TorchRL's collector.
+        """Restores the state of :meth:`state_dict`, or of TorchRL's collector.
 
-        A simulator's state is not in it. So, as in TorchRL, the environments stay where they are
-        and start new trajectories, unless ``restore_carrier`` is set.
+        The state does not include simulators. As in TorchRL, the environments therefore stay where they
+        are and start new trajectories, unless ``restore_carrier`` is set.
 
         Args:
             state_dict: the state.
-            restore_carrier: whether the caller has put the simulators back to where they were:
-                then the running trajectories and their last observations are restored, too.
+            restore_carrier: whether the caller has restored the simulators. The running trajectories and
+                their last observations are then restored too.
 
         Raises:
-            ValueError: the carrier is asked for, but is not in the state or of another shape.
+            ValueError: the carrier is requested, but missing from the state or of another shape.
         """
         running = {"traj_ids": self._traj_ids.current, self._envs.key: self._envs.carry}
         if restore_carrier:
@@ -302,7 +302,7 @@ class GymCollector(BaseCollector):
 
     @torch.no_grad()
     def _try_policy(self) -> None:
-        """Calls the actor once, as TorchRL's collector does when it is built."""
+        """Calls the actor once, as TorchRL's collector does on construction."""
         self._envs.start(1)
         written = self._actor.call(self._envs.inputs()[0])
         check_action(written[self.env.action_key], self.env)

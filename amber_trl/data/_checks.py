@@ -1,4 +1,4 @@
-"""What a batch, a storage and a sampler must be to enter a multi-batch buffer."""
+"""Checks of the batches, storage and sampler of a multi-batch buffer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _PASSED = ("collate_fn", "pin_memory", "checkpointer")
 
 
 def check_divides(name: str, value: int, frames_per_batch: int) -> int:
-    """Return ``value`` if it is a positive divisor of ``frames_per_batch``, raise if not."""
+    """Return ``value`` if it is a positive divisor of ``frames_per_batch``; raise otherwise."""
     value = check_integer(name, value)
     if frames_per_batch % value:
         raise ValueError(
@@ -29,7 +29,7 @@ def check_divides(name: str, value: int, frames_per_batch: int) -> int:
 
 
 def refuse_arguments(names: Iterable[str]) -> None:
-    """Raise ``TypeError`` by the names of the arguments that are not passed on to TorchRL."""
+    """Raise ``TypeError`` with the names of arguments that are not passed on to TorchRL."""
     if refused := [name for name in names if name not in _PASSED]:
         raise TypeError(
             f"MultiBatchReplayBuffer takes no {', '.join(refused)}: of TorchRL's arguments it takes "
@@ -51,27 +51,27 @@ def refuse_filter(transform: Any) -> None:
 def check_advantages(
     advantages: RecomputedAdvantages | None, staleness: ISStalenessFilter | None
 ) -> RecomputedAdvantages | None:
-    """Return what recomputes advantages if the filter gives it what it needs, raise if not."""
+    """Return ``advantages`` if the filter provides what it needs; raise otherwise."""
     if advantages is None:
         return None
     if not isinstance(advantages, RecomputedAdvantages):
         raise TypeError(f"advantages={advantages!r}: give a RecomputedAdvantages")
     if staleness is None:
         raise ValueError(
-            "advantages= without staleness=, although refresh() recomputes them: give the buffer an "
+            "advantages= without staleness=, but refresh() recomputes them: give the buffer an "
             "ISStalenessFilter too, with report_only=True to drop nothing"
         )
     key = advantages.proximal_log_prob_key
     if advantages.reads_ratios and staleness.proximal_log_prob_key != key:
         raise ValueError(
-            f"advantages= reads {key!r}, and the filter has proximal_log_prob_key="
+            f"advantages= reads {key!r}, but the filter has proximal_log_prob_key="
             f"{staleness.proximal_log_prob_key!r}: give both the same key"
         )
     return advantages
 
 
 def make_storage(storage: Storage | Callable[[], Storage] | None, rows: int) -> Storage:
-    """The storage given, or that a function makes, or a new one; it must have ``rows`` rows."""
+    """The storage given, made by a function, or new; it must have ``rows`` rows."""
     if storage is None:
         return LazyTensorStorage(rows)
     made = storage if isinstance(storage, Storage) else storage()
@@ -90,7 +90,7 @@ def make_sampler(
     made = sampler if isinstance(sampler, Sampler) else sampler()
     if filtered and not callable(getattr(made, "set_active", None)):
         raise ValueError(
-            f"sampler of type {type(made).__name__} has no set_active, so it cannot leave out what "
+            f"sampler of type {type(made).__name__} has no set_active, so it cannot leave out the batches that "
             "staleness= drops: use AdaptiveMinibatchSampler, or no staleness"
         )
     frames = getattr(made, "frames_per_batch", frames_per_batch)
@@ -109,19 +109,19 @@ def make_generator(storage: Storage) -> torch.Generator:
 
 
 def storage_device(storage: Storage) -> torch.device:
-    """Where a storage keeps its rows; the CPU while it does not know yet."""
+    """The device of a storage's rows; the CPU while it is still undecided."""
     device = getattr(storage, "device", None)
     return torch.device("cpu" if device in (None, "auto") else device)
 
 
 def check_tensordict(batch: object) -> None:
-    """Raise ``TypeError`` unless this is a TensorDict."""
+    """Raise ``TypeError`` unless ``batch`` is a TensorDict."""
     if not isinstance(batch, TensorDictBase):
         raise TypeError(f"batch of type {type(batch).__name__}: give a TensorDict")
 
 
 def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
-    """Raise unless this is a TensorDict of ``[frames_per_batch]`` frames with some key."""
+    """Raise unless ``frames`` is a TensorDict of ``[frames_per_batch]`` frames with at least one key."""
     check_tensordict(frames)
     if frames.ndim != 1:
         raise ValueError(
@@ -132,17 +132,17 @@ def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
         raise ValueError(
             f"batch of {len(frames)} frames given to a buffer of frames_per_batch="
             f"{frames_per_batch}: collect {frames_per_batch} frames per iteration, or build the "
-            f"buffer with frames_per_batch={len(frames)}; give no multi-process collector the "
+            f"buffer with frames_per_batch={len(frames)}; do not pass a multi-process collector the "
             "buffer as replay_buffer="
         )
     if frames.is_empty():
         raise KeyError(
-            "batch without a key, or keys=[]: give and keep what the loss and the filter read"
+            "batch without keys, or keys=[]: provide and keep the keys that the loss and the filter read"
         )
 
 
 def check_finite_frames(frames: TensorDictBase) -> None:
-    """Raise by the name of the first floating key with a NaN or an infinity."""
+    """Raise with the name of the first floating key that has a NaN or an infinity."""
     for key, value in frames.items(True, True):
         if isinstance(value, Tensor) and value.is_floating_point():
             finite = value.isfinite()
@@ -150,8 +150,8 @@ def check_finite_frames(frames: TensorDictBase) -> None:
                 rows = (~finite.reshape(len(frames), -1).all(1)).nonzero().flatten()
                 raise NonFiniteDataError(
                     f"{key!r} is not finite in {len(rows)} of {len(frames)} frames, the first "
-                    f"being frame {int(rows[0])}: nothing was stored; find where it comes from, "
-                    "or build the buffer with check_finite=False to store it all the same"
+                    f"being frame {int(rows[0])}: nothing was stored; find out where it comes from, "
+                    "or build the buffer with check_finite=False to store it anyway"
                 )
 
 
@@ -168,7 +168,7 @@ def select_keys(frames: TensorDictBase, keys: Sequence[NestedKey]) -> TensorDict
 
 
 def check_layout(frames: TensorDictBase, stored: TensorDictBase) -> None:
-    """Raise unless keys, shapes and dtypes of a batch are those of the stored ones."""
+    """Raise unless keys, shapes and dtypes of a batch match the stored batches."""
     new, old = _layout(frames), _layout(stored)
     if new.keys() != old.keys():
         raise KeyError(

@@ -1,4 +1,4 @@
-"""The stored batches in use, as a sampler is shown them."""
+"""The stored batches in use, as a sampler sees them."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class ActiveBatches:
-    """The ``k`` stored batches in use, the newest first: what a sampler draws from.
+    """The ``k`` stored batches in use, newest first, from which a sampler draws.
 
-    Entry ``i`` of each attribute is about the same batch. Slots are where batches lie in the
-    storage; once it is full their order says nothing about age, since a new batch takes the slot of
-    the oldest.
+    Entry ``i`` of each attribute describes the same batch. Slots are the positions of batches in the
+    storage; once it is full, their order says nothing about age, since a new batch takes the oldest
+    batch's slot.
 
     Attributes:
-        slots: slot of each batch, ``int64`` ``[k]``.
+        slots: slot number of each batch, ``int64`` ``[k]``.
         age: age of each batch in batches, ``int64`` ``[k]``, ascending; 0 is the newest stored one.
-        ledger: the rows of the last refresh's ledger for these batches, ``[k]``; None where nothing
-            was measured, as in a buffer without a staleness filter.
+        ledger: the rows of the last refresh's ledger for these batches, ``[k]``; None if nothing was
+            measured, as in a buffer without a staleness filter.
         frames_per_batch: ``N``, the rows of one slot.
 
     Examples:
@@ -36,6 +36,6 @@ class ActiveBatches:
 
     @property
     def rows(self) -> Tensor:
-        """Rows of the storage that each batch takes, ``int64`` ``[k, N]``, in the frames' order."""
+        """Storage rows of each batch, ``int64`` ``[k, N]``, in the order of its frames."""
         frame = torch.arange(self.frames_per_batch, device=self.slots.device)
         return self.slots[:, None] * self.frames_per_batch + frame

@@ -1,4 +1,4 @@
-"""Advantages and value targets of stored batches, computed again as the networks change."""
+"""Advantages and value targets of stored batches, recomputed as the networks change."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -16,41 +16,41 @@ AdvantageEstimator = Literal["gae", "vtrace", "gae-v"]
 
 
 class RecomputedAdvantages:
-    r"""Computes advantages and value targets of stored batches by the critic as it is now.
+    r"""Computes advantages and value targets of stored batches with the current critic.
 
-    AMBER computes them once, when a batch is collected. Given to a
-    :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``advantages=``, this computes them again at
-    every ``refresh``, for the batches that are then used. Called alone, it writes them into a
+    AMBER computes them once, when a batch is collected. Passed to a
+    :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``advantages=``, this class recomputes them at
+    every ``refresh``, for the batches that are then in use. Called directly, it writes them into a
     TensorDict, as TorchRL's ``GAE`` does. There are three estimators:
 
     - ``"gae"``: GAE and its TD(lambda) targets. They estimate how good the *behaviour* policy's
       actions and states were.
     - ``"gae-v"``: DISC's (:func:`~amber_trl.functional.gae_v`). It looks ahead only as far as the
-      actor would still have acted alike.
+      current actor would have acted similarly.
     - ``"vtrace"``: IMPALA's (:func:`~amber_trl.functional.vtrace`). The targets correct the first
       action too. ``lmbda=1`` is the paper's main form.
 
-    The last two read the log-probability of each action under the actor as it is before the
-    iteration's updates, which the filter stores if it is built with ``proximal_log_prob_key``.
+    The last two read each action's log-probability under the actor before the iteration's updates,
+    which the filter stores if it is built with ``proximal_log_prob_key``.
 
-    Episodes, environments and batches are kept apart, and a time limit is treated as it is stored:
-    ``("next", "terminated")`` says where nothing can be earned beyond. ``V`` of the next state is
-    that of the following frame, except where a frame ends an episode or a batch: there it is
+    Episodes, environments and batches are kept separate. A time limit is treated as it is stored:
+    ``("next", "terminated")`` marks states after which no reward can follow. ``V`` of the next state
+    is that of the following frame, except where a frame ends an episode or a batch: there it is
     computed from the stored next observation. So a call costs little more than one forward pass of
-    the critic over the frames; storing the next observations doubles the memory of observations.
+    the critic over the frames; storing the next observations doubles the memory for observations.
 
     Args:
-        critic: writes ``state_value``, ``[..., 1]``. Held, not part of any state or copy.
-        estimator: which of the three.
+        critic: writes ``state_value``, ``[..., 1]``. Referenced; not part of any state or copy.
+        estimator: one of the three above.
 
     Keyword Args:
         gamma: discount, in [0, 1].
         lmbda: lambda, in [0, 1].
-        standardize: subtract each batch's mean from its advantages and divide by their deviation,
-            as ``GAE(average_gae=True)`` does when a batch is collected.
+        standardize: standardise advantages by each batch's mean and standard deviation, as
+            ``GAE(average_gae=True)`` does when a batch is collected.
         frames_per_env: consecutive frames of one environment in a batch. Defaults to all.
         log_prob_keys: where the behaviour policy's log-probability is stored.
-        proximal_log_prob_key: where that of the actor before the iteration's updates is.
+        proximal_log_prob_key: where that of the actor before the iteration's updates is stored.
         chunk_size: frames per forward pass, which bounds memory.
 
     Raises:
@@ -112,7 +112,7 @@ class RecomputedAdvantages:
         return self._critic
 
     def set_critic(self, critic: TensorDictModuleBase) -> None:
-        """Compute with ``critic`` from now on; refused is what the constructor refuses."""
+        """Use ``critic`` from now on; raises the constructor's errors."""
         if not isinstance(critic, TensorDictModuleBase) or "state_value" not in critic.out_keys:
             raise TypeError(
                 f"critic of type {type(critic).__name__}: give a TensorDictModule that writes "
@@ -132,22 +132,22 @@ class RecomputedAdvantages:
 
     @property
     def reads_ratios(self) -> bool:
-        """Whether the estimator needs the actor's current log-probabilities."""
+        """Whether the estimator reads the actor's current log-probabilities."""
         return self.estimator != "gae"
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write advantages and value targets.
 
         Args:
-            tensordict: ``[frames]`` of one batch, or ``[batches, frames]``, in each environment
-                after environment. So ``[E, T]`` is standardised environment by environment.
+            tensordict: ``[frames]`` of one batch, or ``[batches, frames]``, each ordered environment
+                after environment. So ``[E, T]`` is standardised per environment.
 
         Returns:
             The same TensorDict, with two columns ``[..., 1]``.
 
         Raises:
             KeyError: if a key that the estimator reads is missing.
-            ValueError: if the frames are not whole environments, or there are none.
+            ValueError: if the frames are not whole environments, or there are no frames.
         """
         batches = tensordict.unsqueeze(0) if tensordict.ndim == 1 else tensordict
         computed = self.compute(batches, range(len(batches)))
@@ -157,13 +157,13 @@ class RecomputedAdvantages:
 
     @torch.no_grad()
     def compute(self, batches: TensorDictBase, chosen: Sequence[int]) -> TensorDict:
-        """The two columns for the batches chosen of ``[batches, frames]``.
+        """Compute the two columns for the chosen batches of ``[batches, frames]``.
 
         Returns:
             A TensorDict ``[chosen, frames]``.
 
         Raises:
-            KeyError, ValueError: as a call does.
+            KeyError, ValueError: as for a call.
         """
         if batches.ndim != 2 or 0 in batches.shape:
             raise ValueError(f"shape {list(batches.shape)}: give [frames] or [batches, frames]")
@@ -177,7 +177,7 @@ class RecomputedAdvantages:
         reward, done, terminated = (column(("next", k)) for k in ("reward", "done", "terminated"))
         last = torch.zeros_like(done)
         last[..., -1] = True
-        beyond = ((done | last) & ~terminated).flatten(1)  # where V(s') is not the next frame's
+        beyond = ((done | last) & ~terminated).flatten(1)  # V(s') is not the next frame's V(s)
         of_batches = [
             self._values(batches[s], rows) for s, rows in zip(chosen, beyond, strict=True)
         ]
@@ -186,7 +186,7 @@ class RecomputedAdvantages:
         if self.reads_ratios:
             behaviour = sum_of_heads(map(column, self._log_prob_keys), value.numel())
             log_ratio = (column(self.proximal_log_prob_key) - behaviour.view(per_env)).to(value)
-        estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: where each ratio is 1
+        estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: gae_v, all ratios 1
         columns = value, next_value, reward.to(value), done, terminated, log_ratio
         advantage, target = estimate(self.gamma, self.lmbda, *columns)
         if self.standardize:
@@ -197,14 +197,14 @@ class RecomputedAdvantages:
         return TensorDict(dict(zip(self.out_keys, written, strict=True)), shape[:2])
 
     def reserve(self, frames: TensorDictBase) -> None:
-        """Write zeros of the critic's dtype where the columns of a new batch ``[frames]`` will be."""
+        """Write zero columns of the critic's dtype to a new batch ``[frames]``."""
         self.check_frames(frames)
         dtype = self._value(frames[:1].select(*self._observation_keys)).dtype
         for key in self.out_keys:
             frames.set(key, torch.zeros(len(frames), 1, dtype=dtype, device=frames.device))
 
     def _values(self, frames: TensorDictBase, beyond: Tensor) -> tuple[Tensor, Tensor]:
-        """``V`` of each frame's state and of the state that it leads to, ``[frames]``."""
+        """``V`` of each frame's state and of its next state, ``[frames]``."""
         value = self._value(frames.select(*self._observation_keys))
         next_value = value.roll(-1)
         if beyond.any():
@@ -233,7 +233,7 @@ class RecomputedAdvantages:
             )
 
     def check_frames(self, tensordict: TensorDictBase) -> None:
-        """Raise ``KeyError`` if a key that the estimator reads of stored frames is missing."""
+        """Raise ``KeyError`` if stored frames lack a key that the estimator reads."""
         keys = [*self.in_keys, *([self.proximal_log_prob_key] if self.reads_ratios else [])]
         missing = [key for key in keys if tensordict.get(key, None) is None]
         if missing:

@@ -1,4 +1,4 @@
-"""Minibatches of consecutive frames, to compare with random ones."""
+"""Minibatches of consecutive frames, for comparison with random ones."""
 
 from functools import partial
 from typing import Any
@@ -12,24 +12,24 @@ from amber_trl.data.samplers import MultiBatchSampler
 
 
 class EpisodicMinibatchSampler(MultiBatchSampler):
-    r"""Minibatches of consecutive frames, the paper's comparison with random ones.
+    r"""Minibatches of consecutive frames, which the paper compares with random ones.
 
-    Each minibatch is one run of :math:`M_{PPO} k` consecutive frames of one environment in one of
-    the :math:`k` active batches, its place drawn uniformly; an epoch has :math:`N / M_{PPO}`
-    minibatches (Section 7.2 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Runs
-    overlap and may cross the end of an episode. ``torchrl.data.SliceSampler`` draws slices within
+    Each minibatch is one run of :math:`M_{PPO} k` consecutive frames from one environment in one of
+    the :math:`k` active batches, with a uniformly drawn start; an epoch has :math:`N / M_{PPO}`
+    minibatches (Section 7.2 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Runs may
+    overlap and cross the end of an episode. ``torchrl.data.SliceSampler`` draws slices within
     trajectories instead.
 
     Args:
-        frames_per_batch: ``N``, the rows of one batch, stored environment by environment, as
-            ``[E, T]`` batches are when flattened.
+        frames_per_batch: ``N``, the rows of one batch, stored environment by environment, as flattened
+            ``[E, T]`` batches are.
         frames_per_env: ``T``, the consecutive frames of one environment; it must divide ``N``.
             Defaults to ``N``, one environment.
 
     Raises:
-        ValueError: if ``frames_per_env`` does not divide ``frames_per_batch``; when sampling, if
-            a run is longer than ``frames_per_env``; when a buffer of this library is given
-            ``[E, T]``, if runs would cross environments.
+        ValueError: if ``frames_per_env`` does not divide ``frames_per_batch``; when sampling, if a run
+            is longer than ``frames_per_env``; when a buffer of this library receives ``[E, T]`` batches
+            whose runs would cross environments.
 
     Examples:
         >>> sampler = EpisodicMinibatchSampler(frames_per_batch=8, frames_per_env=4)
@@ -43,7 +43,7 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
         self.frames_per_env = check_divides("frames_per_env", frames, frames_per_batch)
 
     def settings(self) -> dict[str, Any]:
-        """What an epoch depends on."""
+        """The arguments that determine an epoch."""
         return super().settings() | {"frames_per_env": self.frames_per_env}
 
     def check_shape(self, shape: torch.Size) -> None:
@@ -59,7 +59,7 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
         """Runs of consecutive rows of the batches in use, ``[minibatches, rows]``."""
-        slots = batches.slots.sort().values  # the same, whichever is newest
+        slots = batches.slots.sort().values  # the same, whichever batch is newest
         length = self.minibatch_size(batch_size, len(slots))
         if length > self.frames_per_env:
             raise ValueError(

@@ -73,7 +73,7 @@ def test_is_left_where_it_disagrees(
         collector = GymCollector(env, actor, frames_per_batch=8, compile_policy=compile_policy)
         batches.append(next(iter(collector)))
     assert (batches[0] == batches[1]).all()
-    assert "the compiled actor does not give what the actor gives" in caplog.text
+    assert "the compiled actor does not reproduce the actor's output" in caplog.text
 
 
 def test_says_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_a_key_of_keys_must_come() -> None:
         replay.extend(make_batch(0))
     with pytest.raises(KeyError, match=r"keys=\[\]"):
         make_replay(keys=[]).extend(make_batch(0))
-    with pytest.raises(KeyError, match="batch without a key"):
+    with pytest.raises(KeyError, match="batch without keys"):
         make_replay().extend(TensorDict({}, [N]))
 
 
