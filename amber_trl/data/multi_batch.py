@@ -1,4 +1,4 @@
-"""A replay buffer of the last ``L`` on-policy batches, written and judged whole."""
+"""A replay buffer of the last ``L`` on-policy batches, written and measured whole."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,46 +41,46 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     The replay memory of Algorithm 1 of the AMBER paper
     (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). Once per iteration, :meth:`extend`
-    stores a whole batch of :math:`N` frames in place of the oldest, and :meth:`refresh` has the
-    staleness filter judge every stored batch; then each ``for minibatch in replay`` is one epoch:
-    one pass over the :math:`k` active batches in :math:`N / M_{PPO}` minibatches of
-    :math:`M_{PPO} k` frames. Until ``L`` batches have been stored, all stored batches count.
+    stores a whole batch of :math:`N` frames in place of the oldest, and :meth:`refresh` measures the
+    staleness of every stored batch. Each ``for minibatch in replay`` is then one epoch: one pass over
+    the :math:`k` active batches in :math:`N / M_{PPO}` minibatches of :math:`M_{PPO} k` frames. Until
+    ``L`` batches have been stored, all stored batches count.
 
     It is a :class:`torchrl.data.TensorDictReplayBuffer` over an ordinary one-dimensional storage
-    of ``L * N`` rows. It differs in that it writes whole batches only, that :meth:`extend` and
-    :meth:`refresh` end a running epoch (where ``SamplerWithoutReplacement`` keeps a left-over),
-    and that the minibatch grows with the batches in use. Memory is that of ``L * N`` frames of the
-    keys kept. One process writes to it: a collector with several workers yields its batches, and
-    the loop extends the buffer.
+    of ``L * N`` rows. It differs in three ways: it only writes whole batches; :meth:`extend` and
+    :meth:`refresh` end a running epoch (where ``SamplerWithoutReplacement`` keeps the remainder); and
+    the minibatch grows with the number of batches in use. It stores ``L * N`` frames of the keys
+    kept. Only one process writes to it: a collector with several workers yields its batches, and the
+    loop extends the buffer.
 
     Without ``staleness`` every stored batch is in use (the paper's MBER), and with
     ``num_batches=1`` this is the buffer of plain PPO.
 
     Args:
-        num_batches: ``L``, the batches kept.
+        num_batches: ``L``, the number of batches kept.
         frames_per_batch: ``N``, the frames of one batch, at least 2.
-        minibatch_size: ``M_PPO``, frames of a minibatch per batch in use; divides ``N``.
+        minibatch_size: ``M_PPO``, minibatch frames per batch in use; must divide ``N``.
 
     Keyword Args:
-        staleness: the filter that :meth:`refresh` asks. Held, not part of the buffer's state.
-        advantages: computes advantages and value targets of the batches in use again, at every
-            :meth:`refresh`, where new batches need none. Held likewise. By default they stay as
-            they were stored.
-        critic_on_all: whether the value loss uses every stored batch, while the policy loss uses
-            those in use. :meth:`refresh` then recomputes ``advantages`` of all, and :meth:`epoch`
-            draws rows for both.
-        keys: the keys to keep of the batches given. Defaults to all that came with the first.
+        staleness: the filter that :meth:`refresh` uses. Referenced; not part of the buffer's state.
+        advantages: recomputes advantages and value targets of the batches in use at every
+            :meth:`refresh`; new batches then need none. Also referenced only. By default stored
+            advantages and targets stay unchanged.
+        critic_on_all: whether the value loss uses every stored batch, while the policy loss uses those
+            in use. :meth:`refresh` then recomputes ``advantages`` for all batches, and :meth:`epoch`
+            draws rows for both losses.
+        keys: the keys of a batch to keep. Defaults to all keys of the first batch.
         storage: an empty tensor storage (or a function that makes one) of ``max_size`` ``L * N``.
             Defaults to ``LazyTensorStorage``.
         sampler: a sampler, or a function that makes one.
             Defaults to :class:`~amber_trl.data.AdaptiveMinibatchSampler`.
-        generator: source of the minibatches. Defaults to a new one on the storage's device,
+        generator: generator for the minibatches. Defaults to a new one on the storage's device,
             seeded from torch's global generator.
-        transform: a transform of minibatches, as in any TorchRL buffer. :meth:`refresh` applies it
-            to the stored batches too. Its inverse is applied by :meth:`extend` to the batch as it
-            comes, ``[E, T]``.
-        age_key: where each stored frame carries the age of its batch, ``int64``, 0 the newest,
-            which :class:`~amber_trl.objectives.DISCLoss` reads. By default nowhere.
+        transform: a transform of minibatches, as in any TorchRL buffer. :meth:`refresh` also applies it
+            to the stored batches. :meth:`extend` applies its inverse to the batch in its original shape
+            ``[E, T]``.
+        age_key: where the age of its batch is stored for each frame, ``int64``, 0 for the newest.
+            :class:`~amber_trl.objectives.DISCLoss` reads it. By default it is not stored.
         check_finite: refuse a batch with a NaN or an infinity in any floating key.
         **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
 
@@ -120,7 +120,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         refuse_arguments(kwargs)
         refuse_filter(transform)
         self.num_batches = check_integer("num_batches", num_batches)
-        # One frame has no mean to measure staleness by, nor a deviation to standardise by.
+        # One frame gives no meaningful staleness, and no deviation to standardise by.
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch, low=2)
         check_divides("minibatch_size", minibatch_size, frames_per_batch)
         if staleness is not None and not isinstance(staleness, ISStalenessFilter):
@@ -130,8 +130,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self.critic_on_all = critic_on_all
         if critic_on_all and advantages is None:
             raise ValueError(
-                "critic_on_all=True without advantages=: value targets of batches long out of use "
-                "would never be computed again; give the buffer a RecomputedAdvantages"
+                "critic_on_all=True without advantages=: value targets of batches no longer in use "
+                "would never be recomputed; give the buffer a RecomputedAdvantages"
             )
         self.keys = None if keys is None else list(keys)
         self.age_key = age_key
@@ -151,7 +151,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     @property
     def num_active(self) -> int:
-        """Number of batches in use: all that are stored, or those :meth:`refresh` left in."""
+        """Number of batches in use: all stored batches, or those that :meth:`refresh` kept active."""
         if isinstance(self._sampler, MultiBatchSampler):
             return self._sampler.num_active(self._storage)
         return len(self) // self.frames_per_batch
@@ -165,32 +165,32 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     @property
     def age(self) -> Tensor:
-        """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 the newest."""
+        """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 for the newest."""
         return self._writer.age
 
     def extend(self, tensordict: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
-        """Store a batch in place of the oldest, and end a running epoch.
+        """Store a batch in place of the oldest and end a running epoch.
 
         Args:
-            tensordict: ``[N]``, ``[E, T]`` or ``[workers, E, T]`` of ``N`` frames in all, time
-                last, which is stored environment by environment. It is not changed.
+            tensordict: ``[N]``, ``[E, T]`` or ``[workers, E, T]`` with ``N`` frames in total, time last.
+                It is stored environment by environment, and not changed.
             update_priority: as in ``torchrl.data.TensorDictReplayBuffer``.
 
         Returns:
             ``int64`` ``[N]``, the rows written.
 
-        Whatever is raised, the buffer is as it was.
+        An error of any kind leaves the buffer unchanged.
 
         Raises:
             TypeError: if ``tensordict`` is not a TensorDict.
-            ValueError: if the number of frames is not ``N``, shapes or dtypes are not those
+            ValueError: if the number of frames is not ``N``, shapes or dtypes differ from those
                 stored, or the sampler would mix the environments of ``[E, T]``.
             NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
-            KeyError: if a key is missing, or one is there that earlier batches did not have.
+            KeyError: if a key is missing, or earlier batches lacked one.
         """
         check_tensordict(tensordict)
         batch = tensordict
-        if len(self._transform):  # before time is flattened away, as an inverse may need it
+        if len(self._transform):  # before flattening, since an inverse may need time
             batch = self._transform.inv(tensordict.clone(False))
         frames = batch.reshape(-1) if batch.ndim > 1 else batch
         check_batch(frames, self.frames_per_batch)
@@ -204,10 +204,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             self.staleness.check_frames(frames)
         if self.advantages is not None:
             self.advantages.check_shape(batch.shape)
-        # Detached, since a storage would keep every graph ever written into it. Not by
-        # TensorDictReplayBuffer.extend, which would apply the inverse transforms again.
+        # Detached: a storage would otherwise keep every graph written to it. TensorDictReplayBuffer's
+        # extend is not used, since it would apply the inverse transforms again.
         index = self._extend(self._with_own_columns(frames.detach()))
-        if self.age_key is not None:  # every stored batch has grown older
+        if self.age_key is not None:  # every stored batch is now older
             age = self.age.repeat_interleave(self.frames_per_batch)
             self._storage[:].set_(self.age_key, age)
         priority = frames.get(self.priority_key, None)
@@ -218,7 +218,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return index
 
     def _with_own_columns(self, frames: TensorDictBase) -> TensorDictBase:
-        """A new batch with room for the columns that this buffer writes."""
+        """A new batch with the columns that this buffer writes allocated."""
         if self.age_key is not None:
             age = torch.zeros(len(frames), dtype=torch.int64, device=frames.device)
             frames.set(self.age_key, age)
@@ -231,14 +231,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return frames
 
     def refresh(self) -> TensorDict:
-        """Measure every stored batch under the current actor, and use the fresh ones.
+        """Measure every stored batch under the current actor, and choose the batches in use.
 
         Call it after :meth:`extend` and before the iteration's first update. It ends a running
         epoch.
 
         Returns:
             The ledger of :meth:`~amber_trl.transforms.ISStalenessFilter.measure` with ``slot``,
-            newest batch first: row ``l`` is the batch of age ``l``.
+            newest batch first: row ``l`` describes the batch of age ``l``.
 
         Raises:
             RuntimeError: if there is no filter, or nothing is stored.
@@ -246,15 +246,15 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         if self.staleness is None:
             raise RuntimeError(
                 "refresh() without a staleness filter: build the buffer with staleness="
-                "ISStalenessFilter(actor), or leave refresh out to use every stored batch"
+                "ISStalenessFilter(actor), or do not call refresh to use every stored batch"
             )
         if not len(self):
             raise RuntimeError("refresh() of an empty buffer: extend it with a batch first")
-        stored = self._storage[:]  # not self[:], which lets a transform write into the storage
+        stored = self._storage[:]  # with self[:], a transform could write to the storage
         if len(self._transform):
             stored = self._transform(stored.clone())
         stored, age = stored.reshape(-1, self.frames_per_batch), self.age
-        # Algorithm 1, lines 10 to 12: R' of each stored batch decides whether it is in use.
+        # Algorithm 1, lines 10 to 12: R' decides whether a stored batch is in use.
         ledger = self.staleness.measure(stored, age.to(stored.device or age.device))
         if (key := self.staleness.proximal_log_prob_key) is not None:
             self._storage[:].set_(key, stored[key].reshape(-1))
@@ -270,7 +270,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return ledger
 
     def _recompute(self, stored: TensorDictBase, slots: Sequence[int]) -> None:
-        """Write advantages and value targets of the batches in these slots."""
+        """Write advantages and value targets for the batches in these slots."""
         assert self.advantages is not None
         frame = torch.arange(self.frames_per_batch)
         rows = torch.cat([slot * self.frames_per_batch + frame for slot in slots])
@@ -287,7 +287,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """The next minibatch of the epoch, as in any TorchRL buffer.
 
         Args:
-            batch_size: frames per batch in use instead of ``minibatch_size``.
+            batch_size: frames per batch in use, in place of ``minibatch_size``.
             return_info: whether to return ``(minibatch, info)``.
             include_info: as in ``torchrl.data.TensorDictReplayBuffer``.
 
@@ -301,35 +301,35 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._check_refreshed()
         if self.critic_on_all:
             raise RuntimeError(
-                "sampling a minibatch from a buffer with critic_on_all=True, where the critic has "
-                "minibatches of its own: use epoch(), as UpdateStep.epoch does"
+                "sampling a minibatch from a buffer with critic_on_all=True, where the critic has its "
+                "own minibatches: use epoch(), as UpdateStep.epoch does"
             )
         return super().sample(batch_size, return_info, include_info)
 
     def epoch(self) -> Tensor | list[Any]:
-        """The rows of one fresh epoch at once: those that iterating would have sampled.
+        """The rows of one fresh epoch at once: those that iterating would sample.
 
-        For an update that gathers minibatches from ``replay.storage[:]`` itself
+        For updates that gather minibatches from ``replay.storage[:]`` themselves
         (:meth:`amber_trl.training.UpdateStep.epoch`).
 
         Returns:
-            ``int64`` ``[minibatches, rows]``. With ``critic_on_all`` a list of pairs: the rows of
-            the policy loss, and those of the value loss, ``minibatch_size`` times the batches
-            stored.
+            ``int64`` ``[minibatches, rows]``. With ``critic_on_all`` a list of pairs: the rows for the
+            policy loss, and the rows for the value loss, ``minibatch_size`` times the number of stored
+            batches.
 
         Raises:
             RuntimeError: as :meth:`sample` does.
-            ValueError: with ``critic_on_all``, if the sampler's number of minibatches depends on
-                how many batches are in use.
-            TypeError: if the sampler is not one of this library's, or there is a transform, which
-                rows alone would leave out.
+            ValueError: with ``critic_on_all``, if the sampler's number of minibatches depends on the number
+                of batches in use.
+            TypeError: if the sampler is not one of this library's, or the buffer has a transform, which
+                rows alone cannot apply.
         """
         self._check_refreshed()
         if len(self._transform) or not isinstance(self._sampler, MultiBatchSampler):
             raise TypeError(
                 f"epoch() with a sampler of type {type(self._sampler).__name__} and "
                 f"{len(self._transform)} transforms: it needs a MultiBatchSampler, and no transform, "
-                "which its rows would leave out; iterate over the buffer instead"
+                "which rows alone cannot apply; iterate over the buffer instead"
             )
         self._end_epoch()
         epoch = self._sampler.epoch(self._storage, self._batch_size)
@@ -339,7 +339,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         if len(epoch) != len(of_critic):
             raise ValueError(
                 f"critic_on_all=True with a sampler of {len(epoch)} minibatches of the batches in use "
-                f"and {len(of_critic)} of all: the number must not depend on the batches, as with "
+                f"and {len(of_critic)} of all: the number must not depend on the batches in use, as with "
                 "scale_minibatch=True"
             )
         return list(zip(epoch, of_critic, strict=True))
@@ -352,7 +352,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             )
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """One fresh epoch; it ends when the buffer is extended, refreshed, loaded or iterated."""
+        """One fresh epoch; it ends early if the buffer is extended, refreshed, loaded or iterated."""
         self._end_epoch()
         number = self._epoch_number
         while True:
@@ -379,8 +379,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def state_dict(self) -> dict[str, Any]:
         """The state of storage, writer (ages), sampler (activity, epoch) and generator.
 
-        It shares no memory with the buffer, and holds nothing of the staleness filter. Rows that
-        were never written are zero in it.
+        It shares no memory with the buffer, and contains nothing of the staleness filter. Rows that were
+        never written are zero in it.
         """
         state: dict[str, Any] = deepcopy(super().state_dict())
         for rows in tree_leaves(state["_storage"]):
@@ -389,24 +389,24 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; with a filter, sampling then raises until :meth:`refresh`.
+        """Restore :meth:`state_dict`; with a filter, sampling raises until :meth:`refresh` is called.
 
         Raises:
-            ValueError: if the state is of a buffer of another ``num_batches`` or
-                ``frames_per_batch`` or of another sampler, or other shapes or dtypes are stored.
-            KeyError: if other keys are stored here, or an entry is missing.
+            ValueError: if the state belongs to a buffer of another ``num_batches`` or ``frames_per_batch``,
+                or to another sampler, or this buffer stores other shapes or dtypes.
+            KeyError: if this buffer stores other keys, or an entry is missing.
         """
         stored = TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
         self._check_saved(state_dict["_writer"], stored)
         if state_dict["_sampler"].keys() != self._sampler.state_dict().keys():
             raise ValueError(
-                f"the state is of a buffer with another sampler than {type(self._sampler).__name__}"
+                f"the state belongs to a buffer with another sampler than {type(self._sampler).__name__}"
             )
         with self._loading():
             super().load_state_dict(state_dict)
 
     def loads(self, path: str | Path) -> None:
-        """Restore what ``dumps`` wrote, as :meth:`load_state_dict` restores a state."""
+        """Restore what ``dumps`` wrote, as :meth:`load_state_dict` does for a state."""
         path = Path(path)
         stored = TensorDict.load_memmap(path / "storage")
         self._check_saved(MultiBatchWriter.read(path / "writer"), stored)
@@ -414,15 +414,15 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             super().loads(path)
 
     def _check_saved(self, writer: dict[str, Any], stored: TensorDictBase) -> None:
-        """Raise unless saved batches are of this buffer's size and layout."""
+        """Raise unless saved batches have this buffer's size and layout."""
         self._writer.check_state(writer)
-        # TorchRL would merge other keys into those stored, and cast other dtypes.
+        # TorchRL would merge other keys into the stored ones, and cast other dtypes.
         if self._storage.initialized and not stored.is_empty():
             check_layout(stored, self._storage[:])
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
-        """Keep the generator object, of which others may hold a reference, with its new state."""
+        """Keep the generator object, which others may reference, and give it the new state."""
         generator = self._rng
         try:
             yield
@@ -444,13 +444,13 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return previous
 
     def share(self, shared: bool = True) -> Self:
-        """Raises ``TypeError`` if ``shared``: batches of several writers would mix.
+        """Raises ``TypeError`` if ``shared``: it would mix batches of several writers.
 
         TorchRL's multi-process collectors call this on the ``replay_buffer=`` they are given.
         """
         if shared:
             raise TypeError(
-                "share() refused, as the batches of several writers would mix: leave out the "
+                "share() refused, since it would mix batches of several writers: leave out the "
                 "multi-process collector's replay_buffer=, and extend the buffer with each batch "
                 "that the collector yields"
             )

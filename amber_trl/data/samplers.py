@@ -1,4 +1,4 @@
-"""Samplers that draw minibatches from whole batches, of which only some are in use."""
+"""Samplers that draw minibatches from whole stored batches, only some of which are in use."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ from amber_trl.data.active_batches import ActiveBatches
 
 
 class MultiBatchSampler(Sampler):
-    """Base of the samplers over a storage that is made of whole batches.
+    """Base class of samplers over a storage of whole batches.
 
-    A storage of ``L * N`` rows is read as ``L`` slots of ``N`` rows. An epoch is drawn at once, by
-    :meth:`draw_epoch`, which is all that a sampler of your own has to define; :meth:`sample` hands
-    out one minibatch after the other and sets ``ran_out`` with the last, so that TorchRL's
+    A storage of ``L * N`` rows is read as ``L`` slots of ``N`` rows. :meth:`draw_epoch` draws a whole
+    epoch; it is the only method that a custom sampler has to define. :meth:`sample` returns one
+    minibatch after the other and sets ``ran_out`` with the last, so that TorchRL's
     ``for minibatch in buffer`` ends there. The next :meth:`sample` draws a new epoch.
 
     Writing to the buffer discards the rest of an epoch and makes every stored batch active again,
-    since its slots no longer mean what they did.
+    since slots then hold other batches.
 
-    Ages are known from the writes. A sampler that a stock TorchRL buffer is given when it is full
-    takes its last slot for the newest until the next write;
-    :class:`~amber_trl.data.MultiBatchReplayBuffer` tells it.
+    The sampler infers ages from writes. If a full stock TorchRL buffer is given a new sampler, that
+    sampler takes the last slot for the newest until the next write;
+    :class:`~amber_trl.data.MultiBatchReplayBuffer` tells the sampler.
 
     Args:
         frames_per_batch: ``N``, the rows of one slot.
 
     Examples:
-        Draw with replacement, and half as often from a batch as from the next newer one:
+        Draw with replacement, half as often from each batch as from the next newer one:
 
         >>> class Fading(MultiBatchSampler):
         ...     def draw_epoch(self, batches, batch_size, generator):
@@ -58,7 +58,7 @@ class MultiBatchSampler(Sampler):
     ran_out = False
     """Whether the last :meth:`sample` was the last of its epoch."""
     newest_slot: int | None = None
-    """Slot of the batch written last; None before a write."""
+    """Slot of the batch written last; None before the first write."""
 
     def __init__(self, frames_per_batch: int) -> None:
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch)
@@ -71,16 +71,16 @@ class MultiBatchSampler(Sampler):
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Rows of the minibatches of one epoch; a custom sampler overrides this.
+        """Draw the rows of one epoch's minibatches; a custom sampler overrides this.
 
-        What it returns is checked. State, saving and loading are the base class's; arguments of a
-        sampler's own that an epoch depends on belong into :meth:`settings`.
+        The result is checked. State, saving and loading belong to the base class; arguments of a custom
+        sampler that determine an epoch belong in :meth:`settings`.
 
         Args:
             batches: the batches in use, the newest first.
-            batch_size: frames of a minibatch per batch in use (``M_PPO``); divides
+            batch_size: minibatch frames per batch in use (``M_PPO``); divides
                 ``frames_per_batch``.
-            generator: source of every draw, on the device of ``batches``; None is torch's own.
+            generator: generator for every draw, on the device of ``batches``; None is torch's global one.
 
         Returns:
             Rows of ``batches.rows``, ``int64`` ``[minibatches, rows]``, where ``rows`` is
@@ -90,7 +90,7 @@ class MultiBatchSampler(Sampler):
     def minibatch_size(self, batch_size: int, num_active: int) -> int:
         """Rows of one minibatch when ``num_active`` batches are in use: ``batch_size * num_active``.
 
-        A sampler that draws others overrides it, as a buffer's ``batch_size`` is this number.
+        A sampler with another size overrides it, since a buffer's ``batch_size`` is this number.
         """
         return batch_size * num_active
 
@@ -102,8 +102,8 @@ class MultiBatchSampler(Sampler):
         Args:
             slots: slot numbers, or a boolean tensor ``[stored batches]``; ``None`` for every
                 stored batch.
-            ledger: what :meth:`draw_epoch` is shown of the batches in use: a row for each stored
-                batch, with its ``slot``. It is not part of the sampler's state.
+            ledger: what :meth:`draw_epoch` sees of the last measurement: a row for each stored batch, with
+                its ``slot``. It is not part of the sampler's state.
 
         Raises:
             TypeError: if a slot is not an integer.
@@ -116,7 +116,7 @@ class MultiBatchSampler(Sampler):
 
     @property
     def active(self) -> tuple[int, ...] | None:
-        """Slots in use, ascending; ``None`` when every stored batch is."""
+        """Slots in use, ascending; ``None`` if every stored batch is in use."""
         return self._active
 
     def num_active(self, storage: Storage) -> int:
@@ -126,7 +126,7 @@ class MultiBatchSampler(Sampler):
         return len(storage) // self.frames_per_batch
 
     def discard_epoch(self) -> None:
-        """Forget what is left of the epoch: the next :meth:`sample` draws a new one."""
+        """Discard the rest of the epoch: the next :meth:`sample` draws a new one."""
         self._epoch: Tensor | None = None
         self._position = 0
         self.ran_out = False
@@ -143,10 +143,10 @@ class MultiBatchSampler(Sampler):
             ``int64`` indices ``[rows]`` and an empty info dictionary.
 
         Raises:
-            RuntimeError: if the storage is empty, or holds a part of a batch.
+            RuntimeError: if the storage is empty, or contains an incomplete batch.
             ValueError: if ``batch_size`` does not divide ``frames_per_batch``, changes in the
                 middle of an epoch, an active slot is not stored, or :meth:`draw_epoch` returns
-                anything but rows of active batches.
+                anything other than rows of active batches.
         """
         if self._epoch is None or self._position == len(self._epoch):
             self._epoch = self._new_epoch(storage, batch_size)
@@ -164,13 +164,13 @@ class MultiBatchSampler(Sampler):
         return index, {}
 
     def check_shape(self, shape: torch.Size) -> None:
-        """Raise ``ValueError`` if this sampler cannot serve batches of this shape, ``[E, T]``.
+        """Raise ``ValueError`` if this sampler does not support batches of this shape, ``[E, T]``.
 
         A buffer calls it with the shape of each batch, before it is flattened.
         """
 
     def epoch(self, storage: Storage, batch_size: int, *, every_batch: bool = False) -> Tensor:
-        """Indices of one fresh epoch at once: what as many calls of :meth:`sample` would return.
+        """Indices of one fresh epoch at once, as repeated calls of :meth:`sample` would return them.
 
         Args and errors are those of :meth:`sample`; the result is ``int64`` ``[minibatches, rows]``.
         With ``every_batch`` it is drawn as if every stored batch were in use.
@@ -196,7 +196,7 @@ class MultiBatchSampler(Sampler):
                 f"active slots {tuple(slots)} while {stored} batches are stored: call set_active "
                 f"with slots below {stored}"
             )
-        # Drawn where the generator is, read where the storage is.
+        # Drawn on the generator's device, read on the storage's.
         device = storage_device(storage)
         drawn_on = device if self._rng is None else self._rng.device
         batches = self._newest_first(torch.tensor(slots, device=drawn_on), stored)
@@ -205,7 +205,7 @@ class MultiBatchSampler(Sampler):
         return epoch.to(device)
 
     def _newest_first(self, slots: Tensor, stored: int) -> ActiveBatches:
-        # Batches are written slot by slot, and again from slot 0 once all are taken.
+        # Batches are written slot by slot, and again from slot 0 once all are full.
         newest = stored - 1 if self.newest_slot is None else self.newest_slot
         age, order = ((newest - slots) % stored).sort()
         slots, ledger = slots[order], self._ledger
@@ -232,7 +232,7 @@ class MultiBatchSampler(Sampler):
             )
 
     def extend(self, index: Tensor) -> None:
-        """Make every stored batch active and discard the epoch, as rows were written."""
+        """Make every stored batch active and discard the epoch after rows were written."""
         self.newest_slot = int(index[-1]) // self.frames_per_batch
         self.set_active(None)
 
@@ -258,10 +258,10 @@ class MultiBatchSampler(Sampler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; the epoch continues where it was.
+        """Restore :meth:`state_dict`; a running epoch continues.
 
         Raises:
-            ValueError: if the state is of a sampler of another class or with other arguments.
+            ValueError: if the state belongs to a sampler of another class or with other arguments.
         """
         if (saved := state_dict.get("settings")) != self.settings():
             raise ValueError(
@@ -277,9 +277,9 @@ class MultiBatchSampler(Sampler):
         self.ran_out = state_dict["ran_out"]
 
     def settings(self) -> dict[str, Any]:
-        """What an epoch depends on, as plain values; a state is loaded only where they are the same.
+        """The arguments that determine an epoch, as plain values; loading a state requires equal ones.
 
-        A sampler of your own adds its arguments, if it has some.
+        A custom sampler adds its own arguments, if any.
         """
         return {"sampler": type(self).__name__, "frames_per_batch": self.frames_per_batch}
 
@@ -290,7 +290,7 @@ class MultiBatchSampler(Sampler):
         torch.save(self.state_dict(), path / "sampler.pt")
 
     def loads(self, path: str | Path) -> None:
-        """Restore what :meth:`dumps` wrote; no code of the file is executed."""
+        """Restore what :meth:`dumps` wrote; no code from the file is executed."""
         self.load_state_dict(torch.load(Path(path) / "sampler.pt", weights_only=True))
 
 
@@ -302,11 +302,11 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
     (Algorithm 1 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, lines 17 and 21 to 23).
     The paper draws each minibatch uniformly; one epoch here is exactly one pass.
 
-    It works in any TorchRL replay buffer over a one-dimensional storage of whole batches.
-    The buffer's ``batch_size`` is then ``M_PPO``, the frames *per active batch*. Unlike
-    ``torchrl.data.SamplerWithoutReplacement`` it knows of batches, never hands out a row of an
-    inactive one, and forgets the rest of an epoch when the buffer is extended. An epoch's indices
-    take 8 bytes per active row.
+    It works in any TorchRL replay buffer with a one-dimensional storage of whole batches. The buffer's
+    ``batch_size`` is then ``M_PPO``, the frames *per active batch*. Unlike
+    ``torchrl.data.SamplerWithoutReplacement``, it never returns a row of an inactive batch, and it
+    discards the rest of an epoch when the buffer is extended. An epoch's indices take 8 bytes per
+    active row.
 
     Args:
         frames_per_batch: ``N``, the rows of one batch.
@@ -334,7 +334,7 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
         self.scale_minibatch = scale_minibatch
 
     def settings(self) -> dict[str, Any]:
-        """What an epoch depends on."""
+        """The arguments that determine an epoch."""
         return super().settings() | {"scale_minibatch": self.scale_minibatch}
 
     def minibatch_size(self, batch_size: int, num_active: int) -> int:

@@ -13,37 +13,35 @@ from amber_trl.data.samplers import MultiBatchSampler
 
 
 class StratifiedMinibatchSampler(MultiBatchSampler):
-    r"""Minibatches in which each batch in use has a fixed share, which may depend on its age.
+    r"""Minibatches with a fixed share of each batch in use, which may depend on the batch's age.
 
     With :math:`k` batches in use, of ages :math:`a_1 < \dots < a_k`, a minibatch has
-    :math:`M = M_{PPO} k` rows, as that of :class:`AdaptiveMinibatchSampler`, of which
+    :math:`M = M_{PPO} k` rows, as with :class:`AdaptiveMinibatchSampler`. The number of rows
 
     .. math:: M \, \nu(a_i) / \sum_j \nu(a_j)
 
-    are of batch :math:`i`, rounded so that they add up to :math:`M`: the largest remainders are
-    rounded up, those of newer batches first. An epoch has :math:`N / M_{PPO}` minibatches, whatever
-    :math:`k` and the shares are. Shares are relative: while fewer batches are stored than shares are
-    given, or some batches are dropped, those of the batches in use count.
+    comes from batch :math:`i`, rounded so that the numbers add up to :math:`M`: the largest remainders
+    are rounded up, newer batches first. An epoch has :math:`N / M_{PPO}` minibatches, whatever :math:`k`
+    and the shares are. Shares are relative: if fewer batches are stored than there are shares, or some
+    batches are dropped, only the shares of the batches in use count.
 
-    Rows of a batch are drawn without replacement, and all of them are drawn before any is drawn
-    again: with equal shares an epoch is one pass, with others a batch of a large share is passed
-    more than once, and one of a small share not whole.
+    Rows of a batch are drawn without replacement, and all of them are drawn before any is drawn again.
+    With equal shares, an epoch is one pass. With other shares, the rows of a batch with a large share are
+    drawn more than once per epoch, and those of a batch with a small share only in part.
 
-    Equal shares are the minibatches of DISC, which has :math:`M_{PPO}` frames of the newest batch in
-    each (Han & Sung 2019, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). Shares by age
-    are the weights of GePPO (Queeney et al. 2021,
-    `arXiv 2111.00072 <https://arxiv.org/abs/2111.00072>`_), which multiplies the losses of frames
-    drawn uniformly by them; the expectation is the same.
+    Equal shares give the minibatches of DISC, each with :math:`M_{PPO}` frames of the newest batch (Han &
+    Sung 2019, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). Shares by age correspond to the
+    weights of GePPO (Queeney et al. 2021, `arXiv 2111.00072 <https://arxiv.org/abs/2111.00072>`_), which draws frames uniformly and multiplies their losses by the weights; the expectation is the same.
 
     Args:
         frames_per_batch: ``N``, the rows of one batch.
-        shares: ``nu`` of each age, the newest first, at least 0 and above 0 for the newest. Defaults
-            to equal shares.
+        shares: ``nu`` of each age, newest first, at least 0, and above 0 for the newest. Defaults to
+            equal shares.
 
     Raises:
         TypeError: if a share is not a number.
-        ValueError: if a share is out of range; when sampling, if a batch in use is older than
-            there are shares, or every batch in use has a share of 0.
+        ValueError: if a share is out of range; when sampling, if a batch in use is older than the last
+            share, or every batch in use has a share of 0.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -68,13 +66,13 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
             ]
 
     def settings(self) -> dict[str, Any]:
-        """What an epoch depends on."""
+        """The arguments that determine an epoch."""
         return super().settings() | {"shares": self.shares}
 
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Each batch's share of each minibatch, newest batch first."""
+        """Draw each batch's share of each minibatch, newest batch first."""
         minibatches = self.frames_per_batch // batch_size
         counts = self._counts(batches.age, self.minibatch_size(batch_size, len(batches.age)))
         drawn = [
@@ -84,13 +82,13 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
         return torch.cat(drawn, 1)
 
     def _counts(self, age: Tensor, size: int) -> list[int]:
-        """Rows of each batch in a minibatch of ``size``, which they add up to."""
+        """Rows of each batch in a minibatch of ``size`` rows in total."""
         exact = torch.ones(len(age), dtype=torch.float64)
         if self.shares is not None:
             if int(age[-1]) >= len(self.shares) or not any(self.shares[a] for a in age.tolist()):
                 raise ValueError(
                     f"shares={self.shares} and batches of ages {age.tolist()} in use: give as many "
-                    "shares as the buffer keeps batches, and use one with a share above 0"
+                    "shares as the buffer keeps batches, and use at least one batch with a share above 0"
                 )
             exact = torch.tensor(self.shares)[age.cpu()].double()
         exact = exact / exact.sum() * size
@@ -101,7 +99,7 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
 
 
 def _passes(rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """``count`` of the rows in random order, none of them again before all were drawn."""
+    """``count`` rows in random order; no row repeats before all have been drawn."""
     passes = [
         rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
         for _ in range(-(-count // len(rows)))

@@ -1,4 +1,4 @@
-"""A writer of whole batches, which knows the age of each."""
+"""A writer of whole batches that knows the age of each."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,12 @@ from amber_trl.data._checks import check_batch, check_layout, storage_device
 
 
 class MultiBatchWriter(RoundRobinWriter):
-    """Overwrites the oldest batch of a storage with a new one, never a part of it.
+    """Overwrites the oldest batch of a storage with a new one, always as a whole.
 
-    TorchRL's ``RoundRobinWriter`` writes as many rows as come, so that one short batch shifts all
-    later ones across the slots. This one refuses a batch of another size or layout before it
-    touches the storage. Its state is the position of the next batch, from which every age follows.
-    It does not work with ``ConsumingSampler`` (``consume_after_n_samples``), which writes single
-    rows.
+    TorchRL's ``RoundRobinWriter`` writes any number of rows, so one short batch shifts all later
+    batches across the slots. This writer refuses a batch of another size or layout before it touches
+    the storage. Its state is the position of the next batch, which determines every age. It does not
+    work with ``ConsumingSampler`` (``consume_after_n_samples``), which writes single rows.
 
     Args:
         frames_per_batch: ``N``, the rows of one batch.
@@ -46,10 +45,10 @@ class MultiBatchWriter(RoundRobinWriter):
         """Write to ``storage`` from now on; TorchRL's buffers call this.
 
         Raises:
-            ValueError: unless it is an empty one-dimensional tensor storage of whole batches.
+            ValueError: unless the storage is an empty one-dimensional tensor storage of whole batches.
         """
         if storage is getattr(self, "_storage", None):
-            return  # again, in a ReplayBufferEnsemble
+            return  # called again by a ReplayBufferEnsemble
         if (
             not isinstance(storage, TensorStorage)
             or storage.ndim != 1
@@ -59,14 +58,14 @@ class MultiBatchWriter(RoundRobinWriter):
             raise ValueError(
                 f"storage {type(storage).__name__} of ndim={storage.ndim}, max_size="
                 f"{storage.max_size} and {len(storage)} rows: give an empty, one-dimensional "
-                f"tensor storage of a multiple of frames_per_batch={self.frames_per_batch} rows, "
+                f"tensor storage with a multiple of frames_per_batch={self.frames_per_batch} rows, "
                 "such as LazyTensorStorage, and fill it by extend() or loads()"
             )
         super().register_storage(storage)
 
     @property
     def age(self) -> Tensor:
-        """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 the newest."""
+        """Age of the batch in each slot, ``int64`` ``[stored batches]``, 0 for the newest."""
         slots = torch.arange(
             len(self._storage) // self.frames_per_batch, device=storage_device(self._storage)
         )
@@ -85,11 +84,11 @@ class MultiBatchWriter(RoundRobinWriter):
 
         Raises:
             TypeError: if ``data`` is not a TensorDict.
-            ValueError: if it has another number of rows, or other shapes or dtypes than stored.
-            KeyError: if it has other keys than stored.
+            ValueError: if its number of rows is wrong, or shapes or dtypes differ from the stored ones.
+            KeyError: if its keys differ from the stored ones.
         """
         check_batch(data, self.frames_per_batch)
-        # Also when emptied: its memory stays laid out for the rows it held.
+        # This also holds after emptying: the memory keeps the layout of earlier rows.
         if self._storage.initialized:
             check_layout(data, self._storage[:])
         return super().extend(data)
@@ -99,26 +98,26 @@ class MultiBatchWriter(RoundRobinWriter):
         raise TypeError("MultiBatchWriter writes whole batches: use extend, not add")
 
     def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
-        """Raises ``TypeError``: rows written one by one would tear batches."""
+        """Raises ``TypeError``: writing single rows would break up batches."""
         raise TypeError(
             "MultiBatchWriter writes whole batches, not single rows: leave out "
             "consume_after_n_samples= and ConsumingSampler, or use TorchRL's own writer"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next batch and the size of the buffer that it belongs to."""
+        """The position of the next batch and the size of its buffer."""
         return super().state_dict() | {
             "frames_per_batch": self.frames_per_batch,
             "num_batches": self._num_batches,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; one of a buffer of another size raises ``ValueError``."""
+        """Restore :meth:`state_dict`; a state of another buffer size raises ``ValueError``."""
         self.check_state(state_dict)
         super().load_state_dict(state_dict)
 
     def check_state(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``ValueError`` if a state is of a buffer of another size."""
+        """Raise ``ValueError`` if a state belongs to a buffer of another size."""
         for name, own in (
             ("frames_per_batch", self.frames_per_batch),
             ("num_batches", self._num_batches),

@@ -1,4 +1,4 @@
-"""The tasks of the study, environments made of them, and their simulators' state."""
+"""The tasks of the study, environments for them, and the state of their simulators."""
 
 from amber_trl.envs.factory import SyncGymWrapper, make_env
 from amber_trl.envs.simulators import SimulatorState

@@ -1,4 +1,4 @@
-"""The attributes of environments and their wrappers as plain data, and back."""
+"""Converts the attributes of environments and their wrappers to plain data and back."""
 
 import inspect
 import logging
@@ -25,15 +25,15 @@ _RENDERING = (
     "pygame.time",
     "pygame.font",
 )
-"""Modules of objects that only serve to show the simulation."""
+"""Modules of objects that only serve to render the simulation."""
 _AS_MADE = ("metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
-"""Attributes by which Gymnasium keeps how a layer was made."""
+"""Attributes in which Gymnasium stores how a layer was made."""
 _LEFT = {"kind": "left"}
-"""In place of a value that is not saved, and stays as it is on loading."""
+"""Placeholder for a value that is not saved and is left unchanged on loading."""
 
 
 class LayerReader:
-    """Reads groups of layers, each a vector environment, or a copy's wrappers and environment."""
+    """Reads groups of layers: the vector environment, or a copy's wrappers and environment."""
 
     def __init__(self, groups: list[list[Any]]) -> None:
         self.problems: list[str] = []
@@ -79,7 +79,7 @@ class LayerReader:
             return _LEFT
 
     def _is_left(self, value: Any) -> bool:
-        """Whether it is configuration, only serves to show the simulation, or is read elsewhere."""
+        """Whether it is configuration, only serves to render the simulation, or is read elsewhere."""
         if type(value) in (list, tuple, dict) and value:
             return all(map(self._is_left, value.values() if type(value) is dict else value))
         return (
@@ -92,7 +92,7 @@ class LayerReader:
 
 
 class LayerWriter:
-    """Writes what was read into layers of the same classes."""
+    """Writes saved attributes into layers of the same classes."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -100,7 +100,7 @@ class LayerWriter:
         self._decoder = Decoder()
 
     def write(self, layer: Any, saved: Mapping[str, Any]) -> None:
-        """Makes a layer's attributes those of the saved one; what was not saved stays."""
+        """Sets a layer's attributes to the saved ones; attributes that were not saved are unchanged."""
         name = type(layer).__name__
         if "own" in saved:
             if saved["own"] != _LEFT:
@@ -119,7 +119,7 @@ class LayerWriter:
         kind = plain["kind"] if isinstance(plain, Mapping) else "number"
         if kind not in ("enum", "space", "statistics", "mujoco"):
             return self._decoder.decode(plain, current)
-        # What cannot be made from a file is set in what is there.
+        # Objects that a file cannot create are set in place.
         if kind == "enum" and plain["name"] in getattr(type(current), "__members__", ()):
             return type(current)[plain["name"]]
         if kind == "space" and isinstance(current, Space):
@@ -130,14 +130,14 @@ class LayerWriter:
             vars(current).update(self._decoder.decode(plain["attributes"]))
         elif kind == "mujoco" and is_mujoco(current, "MjData"):
             if not decode_data(plain, current):
-                self.problems.append(f"{path} has another MuJoCo model than the saved one")
+                self.problems.append(f"{path} has a different MuJoCo model from the saved one")
         else:
             self.problems.append(f"{path} was {plain.get('name', kind)} and is {current!r:.80} now")
         return current
 
 
 def inwards(env: Any) -> Iterator[Any]:
-    """The wrappers, outermost first, and the environment in them."""
+    """The wrappers, outermost first, then the environment."""
     yield env
     while isinstance(env, gym.Wrapper):
         env = env.env
@@ -145,7 +145,7 @@ def inwards(env: Any) -> Iterator[Any]:
 
 
 def _with_parts(space: Space[Any]) -> Iterator[Space[Any]]:
-    """The space and, if it is a Dict or Tuple, those that it is made of."""
+    """The space and, if it is a Dict or Tuple, its subspaces."""
     yield space
     parts = getattr(space, "spaces", ())
     for part in parts.values() if isinstance(parts, Mapping) else parts:

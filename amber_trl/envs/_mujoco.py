@@ -1,4 +1,4 @@
-"""MuJoCo's data as plain data, and its warnings in moderation."""
+"""MuJoCo's data as plain data, and its warnings only once each."""
 
 import hashlib
 import logging
@@ -16,16 +16,16 @@ _LOGGED: set[str] = set()
 
 
 def is_mujoco(value: Any, name: str) -> bool:
-    """Whether it is an instance of that class of the ``mujoco`` package."""
+    """Whether ``value`` is an instance of the class ``name`` of the ``mujoco`` package."""
     mujoco = sys.modules.get("mujoco")
     return mujoco is not None and type(value) is getattr(mujoco, name)
 
 
 def encode_data(data: Any) -> dict[str, Any]:
-    """All of a ``mujoco.MjData``: the integration state, and what a task may read before it steps.
+    """All of a ``mujoco.MjData``: the integration state, and everything a task may read before it steps.
 
-    This is MuJoCo's own serialisation without the model in it (three quarters of its size), for
-    which the model's digest stands.
+    This is MuJoCo's own serialisation with the model (three quarters of its size) replaced by the
+    model's digest.
     """
     model, state = _model_bytes(data.model), data.__getstate__()
     at = state.index(model)
@@ -35,7 +35,7 @@ def encode_data(data: Any) -> dict[str, Any]:
 
 
 def decode_data(plain: Mapping[str, Any], data: Any) -> bool:
-    """Copies saved data into ``data``; False, and nothing is done, if they are of another model."""
+    """Copies saved data into ``data``; returns False and changes nothing if the model differs."""
     import mujoco
 
     model, at = _model_bytes(data.model), plain["model_at"]
@@ -64,9 +64,9 @@ def _model_bytes(model: Any) -> bytes:
 
 @contextmanager
 def warnings_once() -> Iterator[None]:
-    """Logs each of MuJoCo's warnings once in a process, however many models are built.
+    """Logs each MuJoCo warning once per process, however many models are built.
 
-    MuJoCo's own handler prints every one, and appends it to a file in the working directory.
+    MuJoCo's own handler prints every warning and appends it to a file in the working directory.
     """
     try:
         import mujoco

@@ -1,4 +1,4 @@
-"""Python values as plain data, for a file that is loaded without running code, and back."""
+"""Converts Python values to plain data, for a file that is loaded without running code, and back."""
 
 import random
 from collections import deque
@@ -20,20 +20,20 @@ class NotPlainError(TypeError):
 class Encoder:
     """Turns plain values into tensors, numbers, strings, lists and dicts.
 
-    Numbers, strings, arrays, tensors, random number generators, and lists, tuples, deques and
-    dicts of these are plain. A value that is referred to twice is saved once, so that
-    :class:`Decoder` makes one value of it again.
+    Plain values are numbers, strings, arrays, tensors, random number generators, and lists, tuples,
+    deques and dicts of these. A value that is referenced twice is saved once, so that
+    :class:`Decoder` restores a single value.
     """
 
     def __init__(self) -> None:
-        # By id: number, path and the value itself, which is held so that no id is used again.
+        # By id: number, path and the value itself, which is kept alive so that no id is reused.
         self._seen: dict[int, tuple[int, str, Any]] = {}
 
     def encode(self, value: Any, path: str) -> Any:
-        """A value as plain data, which shares no memory with it; ``path`` names it in messages.
+        """A value as plain data that shares no memory with it; ``path`` names it in messages.
 
         Raises:
-            NotPlainError: it, or something in it, is not plain; nothing of it is remembered.
+            NotPlainError: it, or something in it, is not plain; nothing of it is kept.
         """
         number = len(self._seen)
         try:
@@ -44,13 +44,13 @@ class Encoder:
             raise
 
     def shared_memory(self) -> Iterable[str]:
-        """Names the arrays that show memory of another array; once decoded, they no longer do."""
+        """Names the arrays that share memory with another array, which they do not after decoding."""
         arrays = [(path, x) for _, path, x in self._seen.values() if type(x) is np.ndarray]
         for path, array in arrays:
             if array.base is not None:
                 for other_path, other in arrays:
                     if other is not array and np.shares_memory(array, other):
-                        yield f"{path} shows the memory of {other_path}"
+                        yield f"{path} shares memory with {other_path}"
 
     def _encode(self, value: Any, path: str) -> Any:
         if type(value) in _NUMBERS:
@@ -92,15 +92,15 @@ class Encoder:
 
 
 class Decoder:
-    """Turns what one :class:`Encoder` made into values again, in the same order."""
+    """Turns the data of one :class:`Encoder` back into values, in the same order."""
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
 
     def decode(self, plain: Any, current: Any = None) -> Any:
-        """The value that was encoded; ``current`` is what is in its place now.
+        """The value that was encoded; ``current`` is the value in its place now.
 
-        A generator is set, and not replaced, so that a function that draws from it still does.
+        A generator is set, not replaced, so that functions that hold it still draw from it.
         """
         if not isinstance(plain, Mapping):
             return plain

@@ -1,4 +1,4 @@
-"""Box2D's episodes, recorded so that they can be played again to the same bits."""
+"""Records Box2D episodes, so that they can be replayed bit for bit."""
 
 import copy
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ _PACKAGE = "gymnasium.envs.box2d."
 
 
 def is_box2d(env: gym.Env[Any, Any]) -> bool:
-    """Whether it is one of Gymnasium's Box2D tasks, or made from one."""
+    """Whether ``env`` is one of Gymnasium's Box2D tasks, or a subclass of one."""
     return any(base.__module__.startswith(_PACKAGE) for base in type(env.unwrapped).__mro__)
 
 
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
-    """Records an episode of a Box2D task, whose world can be neither read nor set.
+    """Records the episodes of a Box2D task, whose world can be neither read nor set.
 
-    Each episode starts in a new world: in Gymnasium a walker's world lives on from one to the
-    next, and what it keeps (such as the order of its contacts) changes the next one's rounding.
-    From the generator's state before the reset, the actions since then lead to the same bits.
+    Each episode starts in a new world. In Gymnasium a walker's world is reused by the next episode, and
+    its internal state (such as the order of contacts) changes the rounding there. From the generator's
+    state before the reset, the same actions then lead to the same bits.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -44,31 +44,29 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Takes a step and records its action."""
-        self._actions.append(np.array(action))  # a copy, as the caller may use the memory again
+        self._actions.append(np.array(action))  # a copy, since the caller may reuse the memory
         result = self.env.step(action)
         self._observation = result[0]
         return result
 
     @property
     def inexact(self) -> tuple[str, ...]:
-        """Why the episode is not the one that was saved, or cannot be saved; empty if it is."""
+        """Why the episode cannot be saved or was not restored exactly; empty if neither."""
         reasons, name = [], type(self.unwrapped).__name__
         if self._diverged:
             reasons.append(
-                f"{name}'s episode, played again from its actions, ended elsewhere, as on another "
+                f"{name}'s episode, played again from its actions, ended differently, as on another "
                 "machine"
             )
         layer = self.env
         while type(layer) in (TimeLimit, OrderEnforcing, PassiveEnvChecker):
             layer = layer.env
         if not type(layer).__module__.startswith(_PACKAGE):
-            reasons.append(
-                f"what {type(layer).__name__} keeps from episode to episode is not saved"
-            )
+            reasons.append(f"state that {type(layer).__name__} keeps between episodes is not saved")
         return tuple(reasons)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the episode began from, its actions, and where they led."""
+        """The generator's state before the episode, its actions, and the resulting state."""
         env = self.unwrapped
         return {
             "begin": self._begin,
@@ -80,7 +78,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Plays the saved episode of a task of the same id again, up to where it was."""
+        """Replays the saved episode, of a task with the same id, up to where it was."""
         env, begin, generator = self.unwrapped, state["begin"], state["generator"]
         if begin is not None:
             env.np_random.bit_generator.state = begin["generator"]
@@ -96,5 +94,5 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def _renew_world(env: Any) -> None:
-    env._destroy()  # of Gymnasium's three tasks, each; the old world must still be there
+    env._destroy()  # each of Gymnasium's three tasks has it; the old world must still exist
     env.world = type(env.world)(gravity=env.world.gravity)

@@ -66,7 +66,7 @@ def test_arrays_that_show_the_memory_of_others_are_named() -> None:
     assert SimulatorState(env).inexact == ()
     holder.whole = np.zeros(4)
     holder.left = holder.whole[:2]
-    assert SimulatorState(env).inexact == ("Holder.left shows the memory of Holder.whole",)
+    assert SimulatorState(env).inexact == ("Holder.left shares memory with Holder.whole",)
 
 
 def test_what_does_not_fit_the_new_environment_is_named(caplog: pytest.LogCaptureFixture) -> None:
