@@ -4,11 +4,11 @@ __all__ = ["NonFiniteDataError"]
 
 
 class NonFiniteDataError(ValueError):
-    """Data of an environment or policy are NaN, infinite or too large; nothing was done with them.
+    """Data from an environment or policy are NaN, infinite or too large, and were not used.
 
     Raised by :meth:`~amber_trl.data.MultiBatchReplayBuffer.extend` and by
-    :meth:`~amber_trl.modules.ObservationNormalizer.update`, for a caller that tells bad data from a
-    bad call.
+    :meth:`~amber_trl.modules.ObservationNormalizer.update`, so that callers can distinguish bad data
+    from a bad call.
 
     Examples:
         >>> from amber_trl.errors import NonFiniteDataError

@@ -24,10 +24,10 @@ from amber_trl.envs.tasks import TASKS
 
 
 class SyncGymWrapper(GymWrapper):
-    """A ``GymWrapper`` over copies that step together in this process, as :func:`make_env` gives it.
+    """A ``GymWrapper`` over copies that step together in this process, as :func:`make_env` returns it.
 
-    It differs from TorchRL's in its resets only: they work on devices other than the CPU, and from
-    a TensorDict without ``_reset``.
+    It differs from TorchRL's only in its resets: they also work on devices other than the CPU, and with
+    a TensorDict that has no ``_reset``.
 
     Example:
         >>> from amber_trl.envs import SyncGymWrapper, make_env
@@ -52,51 +52,51 @@ def make_env(
     wrappers: Sequence[str | Callable[[Any], Any]] = (),
     **env_kwargs: Any,
 ) -> SyncGymWrapper:
-    """Makes copies of a Gymnasium environment that step together in this process.
+    """Makes several copies of a Gymnasium environment that step together in this process.
 
-    The copies run in one ``gymnasium.vector.SyncVectorEnv`` that never resets on its own:
-    TorchRL's collectors and rollouts reset each copy when its episode ends. On the study's tasks
-    this is about twice as fast as ``GymEnv(num_envs=...)``, which starts a process per copy and
-    pays off for slower simulators only.
+    The copies run in one ``gymnasium.vector.SyncVectorEnv`` that never resets by itself: TorchRL's
+    collectors and rollouts reset each copy when its episode ends. On the study's tasks this is about
+    twice as fast as ``GymEnv(num_envs=...)``, which starts one process per copy and pays off only for
+    slower simulators.
 
     Observations (key ``observation``) are the environment's own, in its dtype; rewards are
-    float32. Discrete actions are integers from ``0`` to ``n - 1``, even where the environment
-    counts from another number.
+    float32. Discrete actions are integers from ``0`` to ``n - 1``, even if the environment starts
+    counting at another number.
 
-    Continuous actions are stored as the policy drew them. Gymnasium's own environments receive
-    them unchanged: each limits what its motors do and charges for the effort that was asked for,
-    as those of the AMBER paper (arXiv 1710.04423) did. Any other environment receives them clipped
-    to its action space, since it may not limit them itself.
+    Continuous actions are stored as the policy drew them. Gymnasium's own environments receive them
+    unchanged: each limits what its motors do and charges for the requested effort, as the environments
+    of the AMBER paper (arXiv 1710.04423) did. Any other environment receives actions clipped to its
+    action space, since it may not limit them itself.
 
-    Each episode of a Box2D task starts in a new world, and its actions are kept while it runs, so
-    that it can be played again bit for bit (see :class:`SimulatorState`).
+    Each episode of a Box2D task starts in a new world, and its actions are recorded, so that it can
+    be replayed bit for bit (see :class:`SimulatorState`).
 
     Args:
-        env_id: Gymnasium id, such as a key of :data:`TASKS`, or ``module:id`` to import the
-            module that registers it first.
+        env_id: Gymnasium id, such as a key of :data:`TASKS`, or ``module:id`` to first import the
+            module that registers it.
         num_envs: number of copies, at least 1.
         seed: integer of at least 0. Each copy gets its own seed derived from it, and neighbouring
-            values of ``seed`` share none. None takes one from torch's global generator. Nothing
+            values of ``seed`` share none. None draws a seed from torch's global generator. Nothing
             else is seeded.
-        device: where tensors are put; the simulator runs on the CPU.
+        device: device of the tensors; the simulator runs on the CPU.
         clip_actions: whether the environment receives actions clipped to its action space (the
             stored ones are not clipped); None decides as described above.
-        wrappers: callables such as ``gymnasium.wrappers.FlattenObservation``, or their names in
-            the form ``module:Class``, applied to every copy in this order. One that learns, such
-            as ``NormalizeObservation``, learns in each copy alone, and again from the start in
-            every environment that is made.
+        wrappers: callables such as ``gymnasium.wrappers.FlattenObservation``, or their names in the
+            form ``module:Class``, applied to every copy in this order. A wrapper that learns, such as
+            ``NormalizeObservation``, learns separately in each copy, and starts afresh in every
+            environment that is made.
         **env_kwargs: passed to ``gymnasium.make``, such as ``max_episode_steps``.
 
     Returns:
-        A :class:`SyncGymWrapper` of batch size ``[num_envs]``, also for one copy.
+        A :class:`SyncGymWrapper` of batch size ``[num_envs]``, even for one copy.
 
     Raises:
-        ValueError: the id is unknown (close ones are named); ``num_envs`` or ``seed`` is out of
+        ValueError: the id is unknown (the message lists similar ones); ``num_envs`` or ``seed`` is out of
             range; ``clip_actions=True`` with discrete actions.
         TypeError: an argument has the wrong type; the observation space is not a
             one-dimensional floating ``Box``, or the action space neither such a ``Box`` nor
-            ``Discrete``; a wrapper cannot be put around the environment.
-        ValueError, TypeError: the environment refuses ``env_kwargs``.
+            ``Discrete``; a wrapper cannot wrap the environment.
+        ValueError, TypeError: the environment rejects ``env_kwargs``.
         ImportError: the simulator is not installed (the message says what to install), or the
             ``module`` of the id or a wrapper cannot be imported.
 
@@ -155,7 +155,7 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, An
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
-            f"env_kwargs={env_kwargs!r}: env_id={env_id!r} refuses them: {error!r}"
+            f"env_kwargs={env_kwargs!r}: env_id={env_id!r} rejects them: {error!r}"
         ) from error
 
 
@@ -165,7 +165,7 @@ def _wrapped(env: gym.Env[Any, Any], wrapper: Callable[[Any], Any]) -> gym.Env[A
         wrapped = wrapper(env)
     except Exception as error:
         raise TypeError(
-            f"wrappers: {name} cannot be put around the environment ({error}); where it needs more "
+            f"wrappers: {name} cannot wrap the environment ({error}); if it needs more "
             "arguments, name a function of your own that passes them"
         ) from error
     if not isinstance(wrapped, gym.Env):
@@ -180,7 +180,7 @@ def _suggestion(name: str) -> str:
     by_lower = {known.lower(): known for known in gym.registry}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3)
     if close:
-        return f"Close ids are: {', '.join(repr(by_lower[match]) for match in close)}"
+        return f"Similar ids are: {', '.join(repr(by_lower[match]) for match in close)}"
     return "gymnasium.pprint_registry() lists the known ids; 'module:id' imports a module first"
 
 
@@ -221,7 +221,7 @@ def _is_vector(space: gym.Space[Any]) -> bool:
 
 
 def _first_seed(seed: int | None) -> int:
-    """Seed of copy 0; copy i adds i. It is hashed, so that runs of neighbouring seeds share none."""
+    """Seed of copy 0; copy i adds i. Hashing keeps runs of neighbouring seeds from sharing seeds."""
     if seed is None:
         seed = int(torch.randint(2**31, (), device="cpu"))
     return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
@@ -229,10 +229,10 @@ def _first_seed(seed: int | None) -> int:
 
 @contextmanager
 def _without_inevitable_warnings() -> Iterator[None]:
-    """Silences what a user can do nothing about.
+    """Silences warnings that a user cannot act on.
 
-    Gymnasium warns of a task's old id, which is old by choice. SWIG warns when Box2D is first
-    imported; turned into an error by ``-W error``, its warning would crash the interpreter.
+    Gymnasium warns about a task's old id, which is used on purpose. SWIG warns when Box2D is first
+    imported; turned into an error by ``-W error``, that warning would crash the interpreter.
     """
     with warnings.catch_warnings():
         for task in TASKS.values():

@@ -1,4 +1,4 @@
-"""The state of simulators, to go on from in another process."""
+"""The state of simulators, from which another process can continue."""
 
 import logging
 from collections.abc import Mapping
@@ -15,32 +15,32 @@ logger = logging.getLogger(__name__)
 
 
 class SimulatorState:
-    """Reads and sets the simulators below a TorchRL environment, so that they go on bit for bit.
+    """Saves and restores the simulators of a TorchRL environment, so that they continue bit for bit.
 
-    Load the state into an environment made in the same way, in this or another process. From the
-    same actions its next frames, resets included, are those of the saved environment.
+    Load the state into an environment made in the same way, in this or another process. With the same
+    actions, its next frames, including resets, are those of the saved environment.
 
-    The state holds the attributes of each copy and of each of its Gymnasium wrappers: numbers,
-    text, arrays, tensors, generators (those of spaces, too), enumerations, running statistics, and
-    lists, tuples, deques and dicts of these; and all of MuJoCo's data, as some tasks read before a
-    step what the step before left there. The world of a Box2D task cannot be read: environments of
-    :func:`make_env` record each episode's actions, and loading plays the running episode again.
+    The state contains the attributes of each copy and of each of its Gymnasium wrappers: numbers, text,
+    arrays, tensors, generators (also those of spaces), enumerations, running statistics, and lists,
+    tuples, deques and dicts of these. It also contains all of MuJoCo's data, since some tasks read what
+    the previous step left there. The world of a Box2D task cannot be read: environments of
+    :func:`make_env` record each episode's actions, and loading replays the running episode.
 
-    Functions, classes, modules and MuJoCo's models are configuration and are not saved. Neither is
-    any other attribute, such as an object of a class of your own, but :attr:`inexact` names it. It
-    names an array that shows memory of another, too, and simulators in other processes. A wrapper
-    or environment with such state can define ``state_dict``, of plain values, and
-    ``load_state_dict``, which are then used instead of its attributes; if it has an ``inexact`` of
-    its own, that is named too. State in a module or class is not seen. The global generators of
-    Python, NumPy and torch are the caller's to save.
+    Functions, classes, modules and MuJoCo's models are configuration and are not saved. Other
+    attributes, such as objects of your own classes, are not saved either, but :attr:`inexact` names
+    them. It also names arrays that share memory with another array, and simulators in other processes.
+    A wrapper or environment with such state can define ``state_dict``, of plain values, and
+    ``load_state_dict``, which are then used instead of its attributes; its own ``inexact``, if any, is
+    reported too. State in a module or class is not seen. The caller must save the global generators of
+    Python, NumPy and torch.
 
-    The state is for ``torch.load(weights_only=True)`` and shares no memory with the simulators. A
-    copy of a MuJoCo task takes about 0.2 MB, a copy of a Box2D task as much as its episode's
-    actions. Reading draws from no generator. ``torchrl.collectors.Collector`` saves none of this.
+    The state suits ``torch.load(weights_only=True)`` and shares no memory with the simulators. A copy of
+    a MuJoCo task takes about 0.2 MB, a copy of a Box2D task as much as its episode's actions. Reading
+    draws from no generator. ``torchrl.collectors.Collector`` saves none of this.
 
     Args:
-        env: a ``GymWrapper`` or ``GymEnv`` over one Gymnasium environment or a ``SyncVectorEnv``,
-            such as :func:`make_env` gives. Any other is accepted, and named by :attr:`inexact`.
+        env: a ``GymWrapper`` or ``GymEnv`` over one Gymnasium environment or a ``SyncVectorEnv``, such as
+            :func:`make_env` returns. Any other environment is accepted, and named by :attr:`inexact`.
 
     Example:
         >>> import torch
@@ -57,7 +57,7 @@ class SimulatorState:
 
     @property
     def inexact(self) -> tuple[str, ...]:
-        """What of the state is not saved, or was not restored by the last load; empty if all is."""
+        """The parts of the state that are not saved, or that the last load did not restore."""
         return tuple(self._reasons(LayerReader(self._groups)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -66,12 +66,12 @@ class SimulatorState:
         return {"groups": found.groups, "inexact": self._reasons(found)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts the simulators where those of a :meth:`state_dict` were.
+        """Restores the simulators from a :meth:`state_dict`.
 
         Raises:
-            ValueError: the state is of another number of copies, or of other environments or
-                wrappers; or this version of MuJoCo cannot read its data, in which case the
-                simulators must be reset before they are used.
+            ValueError: the state has another number of copies, or other environments or wrappers; or this
+                version of MuJoCo cannot read its data, in which case the simulators must be reset before
+                use.
         """
         _check_same(self._groups, state["groups"])
         writer = LayerWriter()
@@ -79,7 +79,7 @@ class SimulatorState:
             for layer, saved in zip(group, saved_group, strict=True):
                 writer.write(layer, saved)
         for reason in dict.fromkeys(writer.problems):
-            logger.warning("a simulator was not put back exactly: %s", reason)
+            logger.warning("a simulator was not restored exactly: %s", reason)
         self._lost = [*state["inexact"], *writer.problems]
 
     def _reasons(self, found: LayerReader) -> list[str]:
@@ -87,7 +87,7 @@ class SimulatorState:
 
 
 def _find(env: EnvBase) -> tuple[list[list[Any]], list[str]]:
-    """The vector environment, then each copy's wrappers and environment; and what is not there."""
+    """The vector environment, then each copy's wrappers and environment; and what is missing."""
     found = env._env if isinstance(env, GymWrapper) else env
     if isinstance(found, SyncVectorEnv):
         return [[found], *map(_layers, found.envs)], []
@@ -98,7 +98,7 @@ def _find(env: EnvBase) -> tuple[list[list[Any]], list[str]]:
 
 
 def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
-    """The wrappers and the environment in them; those inside a replay are its own business."""
+    """The wrappers and the environment in them; a replay handles the layers inside it."""
     layers = list(inwards(env))
     replays = [index for index, layer in enumerate(layers) if isinstance(layer, EpisodeReplay)]
     return layers[: replays[0] + 1] if replays else layers
@@ -109,7 +109,7 @@ def _check_same(groups: list[list[Any]], saved: list[list[Any]]) -> None:
     theirs = ["<".join(layer["class"] for layer in group) for group in saved]
     if ours != theirs:
         raise ValueError(
-            f"the state is of {len(theirs) - 1} copies, {theirs[-1:]}, and the environment has "
+            f"the state has {len(theirs) - 1} copies, {theirs[-1:]}, and the environment has "
             f"{len(ours) - 1}, {ours[-1:]}: make it with the saved env_id, num_envs, wrappers and "
             "max_episode_steps"
         )

@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Task:
-    """One of the twelve tasks of the AMBER paper (Han & Sung, arXiv 1710.04423), as it is today.
+    """One of the twelve tasks of the AMBER paper (Han & Sung, arXiv 1710.04423), in its current version.
 
     Args:
         env_id: Gymnasium id that stands for the task here.
-        paper_id: id under which Gym had it when the paper was written.
-        change: how it differs from the paper's; empty where it practically does not.
+        paper_id: its id in Gym when the paper was written.
+        change: how it differs from the paper's task; empty if practically not at all.
 
     Example:
         >>> from amber_trl.envs import TASKS

@@ -1,4 +1,4 @@
-"""A run's policy played and filmed, and figures of training runs.
+"""Evaluates and films a run's policy, and draws figures of training runs.
 
 Figures need matplotlib (the extra ``study``), videos imageio-ffmpeg (the extra ``video``).
 """

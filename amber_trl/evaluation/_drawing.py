@@ -1,4 +1,4 @@
-"""What the figures share: panels, colours, one legend, and curves with their mean and interval."""
+"""Shared by the figures: panels, colours, one legend, and curves with mean and interval."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _WIDTH = 7.2  # inches
 _TEXT = 8  # points
 _SMOOTHED = 10  # iterations of a running mean
 _RESAMPLES = 4_000
-# Okabe and Ito's colours, which most eyes can tell apart; these setups always have the same one.
+# Okabe and Ito's colours, which most people can tell apart; these setups always have the same colour.
 _FIXED = {"ppo": "#D55E00", "amber": "#0072B2", "mber_l2": "#009E73"}
 _OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#009E73", "#0072B2", "#D55E00")
 
@@ -25,7 +25,7 @@ Curve = tuple[NDArray[Any], NDArray[np.float64]]
 
 
 def colors(names: Sequence[str]) -> dict[str, Any]:
-    """A colour for each name; neighbouring shades where there are more names than colours."""
+    """A colour for each name; neighbouring shades if there are more names than colours."""
     found: dict[str, Any] = {name: _FIXED[name] for name in names if name in _FIXED}
     rest = [name for name in names if name not in found]
     free: Sequence[Any] = [color for color in _OTHERS if color not in found.values()]
@@ -41,7 +41,7 @@ def shades(count: int) -> Sequence[Any]:
 def panels(
     titles: Sequence[str], height: float = 1.7, columns: int = 3
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a small panel under each title; the height is that of a row, in inches."""
+    """A figure with a small panel under each title; ``height`` is that of a row, in inches."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     height = max(height, 2.6 / rows)  # room for the legend and the labels of a single row
@@ -59,7 +59,7 @@ def panels(
 
 
 def label(figure: Figure, y: str, x: str = "frames") -> None:
-    """Names the axes of all panels, and puts one legend for all of them on top."""
+    """Names the axes of all panels, and adds one legend for all of them on top."""
     figure.supxlabel(x, fontsize=_TEXT)
     figure.supylabel(y, fontsize=_TEXT)
     found: dict[str, Any] = {}
@@ -83,9 +83,9 @@ def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def aligned(curves: Sequence[Curve]) -> Curve:
-    """All frames at which a curve has a point, ``[points]``, and values, ``[curves, points]``.
+    """The frames at which any curve has a point, ``[points]``, and values, ``[curves, points]``.
 
-    Values are NaN where a curve has no point: beyond its end, or if it has other frames.
+    Values are NaN where a curve has no point: beyond its end, or between its frames.
     """
     frames = np.unique(np.concatenate([own for own, _ in curves]))
     table = np.full((len(curves), len(frames)), np.nan)
@@ -97,9 +97,9 @@ def aligned(curves: Sequence[Curve]) -> Curve:
 def draw_curves(
     axes: Axes, curves: Sequence[Curve], color: Any, name: str, line: str = "-"
 ) -> None:
-    """Draws each curve thin, and their mean thick with its 95 % bootstrap interval at each point.
+    """Draws thin curves, and a thick mean with its 95 % bootstrap interval at each point.
 
-    The format of the ``line`` is matplotlib's.
+    ``line`` is a matplotlib format.
     """
     frames, values = aligned(curves)
     if len(curves) > 1:
@@ -113,7 +113,7 @@ def draw_curves(
 def _interval(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The expanded percentile bootstrap interval of the mean over rows, ``[2, points]``.
 
-    Percentiles of few rows are too narrow; these make up for it (Hesterberg, arXiv 1411.5279).
+    Plain percentiles of few rows are too narrow; expanded ones correct this (Hesterberg, arXiv 1411.5279).
     """
     size = len(values)
     weights = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), _RESAMPLES)

@@ -1,6 +1,6 @@
 """Figures of training runs, with one panel per task: returns, batches in use, and staleness.
 
-Runs come by the name of their setup; a setup's runs on a task differ only in their seed.
+Runs are grouped by the name of their setup; a setup's runs on a task differ only in their seed.
 """
 
 import re
@@ -19,8 +19,8 @@ RunsBySetup = Mapping[str, Sequence[LoggedRun]]
 
 
 def draw(runs: RunsBySetup, out: Path) -> Iterator[Path]:
-    """Writes all figures that the runs allow, and yields their files."""
-    with style.context("default", after_reset=True):  # whatever the user's settings are
+    """Writes all figures that the runs allow, and yields the files."""
+    with style.context("default", after_reset=True):  # independent of the user's settings
         yield drawing.save(learning_curves(runs), out / "learning-curves.png")
         storing = {
             name: [r for r in own if "staleness_1" in r.iterations] for name, own in runs.items()
@@ -33,7 +33,7 @@ def draw(runs: RunsBySetup, out: Path) -> Iterator[Path]:
 
 
 def learning_curves(runs: RunsBySetup) -> Figure:
-    """The mean return of the last 100 episodes and, dashed with dots, that of evaluations."""
+    """The mean return of the last 100 episodes and, as dashed lines with dots, of evaluations."""
     return _over_training(
         runs,
         "return (mean of the last 100 episodes)",
@@ -62,10 +62,10 @@ def batches_in_use(runs: RunsBySetup) -> Figure:
 
 
 def staleness_by_age(runs: Sequence[LoggedRun]) -> Figure:
-    """How stale one setup's stored batches are, with one line per age, on a logarithmic axis.
+    """Staleness of one setup's stored batches, with one line per age, on a logarithmic axis.
 
-    Lines are medians over seeds of running means. The dashed line is the drop factor: batches below
-    it are used.
+    Lines are medians over seeds of running means. The dashed line is the drop factor: batches below it
+    are used.
     """
     columns = {name for run in runs for name in run.iterations}
     ages = sorted(int(name[10:]) for name in columns if re.fullmatch(r"staleness_[1-9]\d*", name))

@@ -31,7 +31,7 @@ def evaluate_run(
     """Plays a run's policy in fresh environments, and writes the result as JSON.
 
     Args:
-        run_dir: run directory.
+        run_dir: the run directory.
         checkpoint: which policy, as in :func:`~amber_trl.runs.find_policy`.
         episodes: as in :func:`play`.
         deterministic: as in :func:`play`.
@@ -40,15 +40,14 @@ def evaluate_run(
         env_id: as in :func:`~amber_trl.runs.load_policy`.
         wrappers: as in :func:`~amber_trl.runs.load_policy`.
         actor: as in :func:`~amber_trl.runs.load_policy`.
-        out: where the JSON goes; None is ``evaluation-CHECKPOINT-deterministic.json`` (or
-            ``-stochastic``) in the run directory. An older file is replaced, and missing folders
-            are made.
-        video: first record one episode there, as :func:`record_episode` does.
+        out: the JSON file; None is ``evaluation-CHECKPOINT-deterministic.json`` (or ``-stochastic``)
+            in the run directory. An older file is replaced, and missing folders are created.
+        video: file for a video of one episode, recorded first, as by :func:`record_episode`.
         progress: as in :func:`play`.
 
     Returns:
-        The contents of the JSON file, which are ``policy`` (its path in the run directory), ``env_id``,
-        ``env_kwargs``, ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
+        The contents of the JSON file: ``policy`` (its path in the run directory), ``env_id``, ``env_kwargs``,
+        ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
         mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
 
     Raises:

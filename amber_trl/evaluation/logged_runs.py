@@ -1,4 +1,4 @@
-"""Reading what training runs have logged, finished or not."""
+"""Reads the logs of training runs, finished or not."""
 
 import csv
 import json
@@ -23,8 +23,8 @@ INCIDENTAL = frozenset(
     | {"progress", "logger", "tensorboard", "eval_interval", "eval_episodes"}
     | {"device", "collector", "compile", "compiled", "num_threads", "smoke"}
 )
-"""Fields of ``config.json`` that do not make two runs different setups: where and how a run is made
-and watched. What ``smoke`` changes is in other fields."""
+"""Fields of ``config.json`` that do not distinguish setups: where and how a run is made and watched.
+What ``smoke`` changes is in other fields."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LoggedRun:
     """What a training run has logged so far, as :func:`read_run` reads it.
 
     Attributes:
-        path: its directory.
+        path: the run directory.
         config: contents of ``config.json``.
         episodes: columns of ``episodes.csv``, one row per training episode.
         iterations: columns of ``iterations.csv``, one row per iteration.
@@ -53,32 +53,32 @@ class LoggedRun:
 
     @property
     def task(self) -> str:
-        """The configuration's ``env_id``; a recipe may leave it out."""
+        """The configuration's ``env_id``; ``unnamed`` if there is none."""
         return str(self.config.get("env_id", "unnamed"))
 
     @property
     def setup(self) -> str:
-        """The configuration's ``setup``; a recipe may leave it out."""
+        """The configuration's ``setup``; ``unnamed`` if there is none."""
         return str(self.config.get("setup", "unnamed"))
 
     @property
     def frames(self) -> int:
-        """Frames of the iterations that are logged."""
+        """Number of frames logged so far."""
         return int(self.iterations["frames"][-1]) if len(self.iterations["frames"]) else 0
 
     @property
     def learning_curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Frames, and the mean return of the last 100 episodes, after each iteration."""
+        """Frames and mean return of the last 100 episodes, after each iteration."""
         every = int(self.iterations["frames"][0]) if self.frames else 1
         ends = np.asarray(self.episodes["frame"], dtype=np.int64)
         return learning_curve(ends, self.episodes["return"], every, self.frames)
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
-    """Finds run directories: each folder with a ``config.json``, also inside zip archives.
+    """Finds run directories: all folders with a ``config.json``, also inside zip archives.
 
     Args:
-        paths: run directories, zip archives of some, or folders that hold either at any depth.
+        paths: run directories, zip archives of some, or folders that contain either at any depth.
 
     Returns:
         The directories, each once.
@@ -110,14 +110,14 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
         if not here:
             raise FileNotFoundError(
                 f"there is no run at {path}: name run directories, each with a config.json, or "
-                "folders or zip archives that hold some"
+                "folders or zip archives that contain some"
             )
         found |= {str(run): run for run in here}
     return list(found.values())
 
 
 def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
-    """Reads what a run has logged so far; one that goes on, or was killed, can be read too.
+    """Reads what a run has logged so far; the run may still be going on, or have been killed.
 
     Args:
         path: the run directory.
@@ -127,7 +127,7 @@ def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if a file cannot be read as what it should be.
+        ValueError: if a file does not have the expected contents.
 
     Examples:
         >>> from amber_trl.evaluation import read_run
@@ -154,18 +154,18 @@ def _read_table(file: RunPath) -> dict[str, NDArray[np.float64]]:
 
 
 def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
-    """Groups runs that differ only in task and seed, under names that say what differs.
+    """Groups runs that differ only in task and seed, under names that show the other differences.
 
-    A name is the option ``setup``, and after it those other options that tell such setups apart, as
-    few as possible, but for those of ``INCIDENTAL``. Options count as different only if they differ
-    among the runs of one task, so tasks may have options of their own, such as ``total_frames``. An
-    option that a run does not have counts as None, as do ``{}`` and ``[]``; None is not named.
+    A name is the option ``setup``, followed by as few other options as are needed to tell setups
+    apart; those of ``INCIDENTAL`` never count. Options count as different only if they differ among
+    the runs of one task, so tasks may have options of their own, such as ``total_frames``. A missing
+    option counts as None, as do ``{}`` and ``[]``; None is not named.
 
     Args:
         runs: of any tasks and recipes.
 
     Returns:
-        The runs by name. Names of the same ``setup`` follow each other.
+        The runs by name. Names of the same ``setup`` are adjacent.
 
     Examples:
         >>> from pathlib import Path
@@ -191,7 +191,7 @@ def _option(run: LoggedRun, name: str) -> Any:
 
 
 def _differing(runs: Sequence[LoggedRun]) -> list[str]:
-    """The fewest options, in order, that tell setups apart on any one task."""
+    """The fewest options, in order, that distinguish all setups within each task."""
 
     def told_apart(names: Sequence[str]) -> int:
         return len({(run.task, *(str(_option(run, name)) for name in names)) for run in runs})

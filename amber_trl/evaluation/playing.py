@@ -1,4 +1,4 @@
-"""Playing a policy, and what its returns say."""
+"""Evaluates a policy over episodes, and summarises its returns."""
 
 import contextlib
 import math
@@ -16,17 +16,17 @@ from amber_trl.envs import make_env
 from amber_trl.runs import Policy
 
 MAX_FRAMES = 100_000
-"""Frames after which an episode is taken to have no end."""
+"""Frames after which an episode is assumed to have no end."""
 _COPIES = 8
 
 
 @dataclass(frozen=True)
 class Played:
-    """Episodes that a policy played, in the order in which they ended.
+    """The episodes that a policy played, in the order in which they ended.
 
     Attributes:
-        returns: undiscounted, one per episode.
-        lengths: frames, one per episode.
+        returns: undiscounted returns, one per episode.
+        lengths: episode lengths in frames.
 
     Examples:
         >>> from amber_trl.evaluation import Played
@@ -52,8 +52,8 @@ class Played:
     def interval(self) -> tuple[float, float]:
         r"""95 % Student interval of the mean return; NaN for one episode.
 
-        It is :math:`\bar R \pm t_{0.975,\,n-1}\, s / \sqrt n`, and says how well these episodes
-        determine the mean return of this policy, not what another seed's training would reach.
+        It is :math:`\bar R \pm t_{0.975,\,n-1}\, s / \sqrt n`. It says how well these episodes determine
+        this policy's mean return, not what training with another seed would reach.
         """
         from scipy import stats  # takes half a second
 
@@ -74,27 +74,27 @@ def play(
 ) -> Played:
     """Plays episodes in fresh environments.
 
-    Several copies of the environment are stepped together. Each plays a share of the episodes that
-    is fixed beforehand, so that short episodes do not count more often than long ones.
+    Several copies of the environment step together. Each plays a fixed share of the episodes, so that
+    short episodes do not count more often than long ones.
 
     Args:
-        policy: as :func:`~amber_trl.runs.load_policy` returns it.
+        policy: a policy from :func:`~amber_trl.runs.load_policy`.
         episodes: number of episodes, at least 1.
-        deterministic: whether it takes the mean (or likeliest) action, or draws from its
+        deterministic: whether to take the mean (or likeliest) action, or to sample from the
             distribution, as in training.
-        seed: of environments and actions, at least 0. The same seed gives the same episodes, and no
-            global generator moves.
-        max_frames: frames that one episode may last.
+        seed: seed of environments and actions, at least 0. The same seed gives the same episodes, and
+            no global generator is advanced.
+        max_frames: maximum frames of an episode.
         progress: whether to show a progress bar.
-        show: called with the environments after the first reset and each step, to draw them.
+        show: called with the environments after the first reset and each step, to render them.
 
     Returns:
-        Returns and lengths.
+        Returns and lengths of the episodes.
 
     Raises:
         TypeError: if ``episodes``, ``max_frames`` or ``seed`` is not an integer.
-        ValueError: if one of them is out of range; the environment is unknown, or has other spaces
-            than the policy; or an observation, action or reward is not finite.
+        ValueError: if one of them is out of range; the environment is unknown, or its spaces do not
+            match the policy; or an observation, action or reward is not finite.
         RuntimeError: if an episode has not ended after ``max_frames``.
 
     Examples:
@@ -105,7 +105,7 @@ def play(
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """
-    policy = replace(policy, actor=deepcopy(policy.actor).cpu())  # wherever it is trained
+    policy = replace(policy, actor=deepcopy(policy.actor).cpu())  # whatever device it is trained on
     check_integer("episodes", episodes)
     check_integer("max_frames", max_frames)
     kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
@@ -147,7 +147,7 @@ def play(
                     raise RuntimeError(
                         f"an episode of env_id={policy.env_id!r} has not ended after "
                         f"max_frames={max_frames}: pass a larger max_frames (--max-frames) if its "
-                        "episodes are that long; an environment without an end needs a time limit "
+                        "episodes are that long; an environment whose episodes never end needs a time limit "
                         "(max_episode_steps where it is registered)"
                     )
             frames = env.maybe_reset(step_mdp(frames))
@@ -156,7 +156,7 @@ def play(
 
 
 def _check_spaces(policy: Policy, env: EnvBase) -> None:
-    acted = policy.actor(env.observation_spec.zero())  # refuses observations of another size
+    acted = policy.actor(env.observation_spec.zero())  # rejects observations of another size
     action, logits = acted["action"], acted.get("logits", None)
     same = action.shape == env.action_spec.shape
     same &= action.is_floating_point() == env.action_spec.dtype.is_floating_point

@@ -11,22 +11,22 @@ _LOG = logging.getLogger(__name__)
 
 
 def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> list[Path]:
-    """Draws the figures that some training runs allow, finished or not, and of any recipe.
+    """Draws the figures that some training runs allow, finished or not, from any recipe.
 
-    Setups are those of :func:`by_setup`. Thin lines are seeds; thick lines are their mean, with its
-    95 % bootstrap interval at each point. Dashed lines with dots are evaluations, if the runs have a
-    column ``eval_return``. It needs matplotlib.
+    Setups are those of :func:`by_setup`. Thin lines are seeds; thick lines are their mean, with its 95 %
+    bootstrap interval at each point. Dashed lines with dots are evaluations, if the runs have the
+    column ``eval_return``. Needs matplotlib.
 
     Args:
-        paths: run directories, or folders or zip archives that hold some.
-        out: folder for the figures; it is made if it is not there.
+        paths: run directories, or folders or zip archives that contain some.
+        out: folder for the figures; created if missing.
 
     Returns:
-        The PNG files. They are ``learning-curves.png``, and for runs that store several batches
+        The PNG files: ``learning-curves.png`` and, for runs that store several batches,
         ``batches-in-use.png`` and, for each setup, ``staleness-by-age-SETUP.png``.
 
     Raises:
-        FileNotFoundError: if a path does not exist, or holds no run.
+        FileNotFoundError: if a path does not exist, or contains no run.
         ValueError: if a file cannot be read, or no run has finished an iteration.
         ImportError: if matplotlib is not installed.
         OSError: if ``out`` cannot be written.
@@ -46,7 +46,7 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
         if run.frames:
             begun.append(run)
         else:
-            _LOG.warning("left out, since it has not finished an iteration: %s", run.path)
+            _LOG.warning("left out, because it has not finished an iteration: %s", run.path)
     if not begun:
         raise ValueError(f"no run in {[str(path) for path in paths]} has finished an iteration")
     totals = [(run, run.config.get("total_frames") or 0) for run in begun]

@@ -23,28 +23,28 @@ def record_episode(
     max_frames: int = MAX_FRAMES,
     progress: bool = False,
 ) -> int:
-    """Plays one episode and writes it as an MP4 video, which appears when it is complete.
+    """Plays one episode and writes it as an MP4 video, which appears once complete.
 
-    It needs imageio-ffmpeg. On a machine without a display, set the environment variable
-    ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa`` for MuJoCo; without a GPU, a picture then takes a tenth
+    Needs imageio-ffmpeg. On a machine without a display, set the environment variable
+    ``MUJOCO_GL=egl`` or ``MUJOCO_GL=osmesa`` for MuJoCo; without a GPU, each picture then takes a tenth
     of a second or more.
 
     Args:
-        policy: as :func:`~amber_trl.runs.load_policy` returns it.
-        file: where to, ending in ``.mp4``. An older file is replaced.
+        policy: a policy from :func:`~amber_trl.runs.load_policy`.
+        file: the video file, ending in ``.mp4``. An older file is replaced.
         deterministic: as in :func:`play`.
         seed: as in :func:`play`.
         max_frames: as in :func:`play`.
         progress: as in :func:`play`.
 
     Returns:
-        The number of pictures, one more than the episode has frames.
+        The number of pictures, one more than the number of frames.
 
     Raises:
         ImportError: if ``imageio-ffmpeg`` is not installed.
-        RuntimeError: if the environment cannot be drawn here, or the episode has not ended after
+        RuntimeError: if the environment cannot be rendered here, or the episode has not ended after
             ``max_frames``.
-        ValueError: if the file's name ends differently, or :func:`play` would refuse the policy.
+        ValueError: if the file name has another ending, or :func:`play` rejects the policy.
 
     Examples:
         >>> import tempfile
@@ -64,7 +64,7 @@ def record_episode(
     except ImportError as error:
         raise ImportError(
             "a video needs imageio-ffmpeg, which is not installed: pip install imageio-ffmpeg, "
-            "or leave the video out"
+            "or do not ask for a video"
         ) from error
     part = file.with_name(f".{file.stem}.part.mp4")
     video = None
@@ -72,14 +72,14 @@ def record_episode(
     def film(env: EnvBase) -> None:
         nonlocal video
         try:
-            with warnings.catch_warnings(action="ignore"):  # those of GLFW before it fails
+            with warnings.catch_warnings(action="ignore"):  # GLFW's, before it fails
                 picture = np.ascontiguousarray(env.render()[0], dtype=np.uint8)
         except Exception as error:
             raise RuntimeError(
                 f"env_id={policy.env_id!r} cannot be drawn here ({error}): without a display set "
                 "MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts, and install that library"
             ) from error
-        if video is None:  # only the first picture tells the size
+        if video is None:  # the size is known only from the first picture
             file.parent.mkdir(parents=True, exist_ok=True)
             size, rate = picture.shape[1::-1], env.metadata.get("render_fps", 30)
             video = opened.enter_context(
