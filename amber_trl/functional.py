@@ -1,4 +1,4 @@
-"""The paper's equations, and those of its successors, that TorchRL does not already compute.
+"""The equations of the paper and its successors that TorchRL does not already provide.
 
 Pure functions of tensors. A *log-ratio* is ``log pi_new(a|s) - log pi_old(a|s)``, one per frame,
 where ``pi_old`` is the behaviour policy that collected the frame. The paper is Han & Sung,
@@ -31,17 +31,17 @@ def average_importance_ratio(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     .. math:: R' = \frac{1}{N} \sum_n \left(1 + |1 - e^{x_n}|\right)
 
-    with :math:`x_n` the log-ratios (equation 10 of the paper, where the sum stops one frame short of
-    its own ``1/N``; here it runs over all ``N``). It is 1 when the two policies agree on every
-    frame, and twice the total variation distance above 1 in expectation.
+    with :math:`x_n` the log-ratios (equation 10 of the paper, where the sum stops one frame short of the
+    ``N`` in ``1/N``; here it runs over all ``N``). It is 1 if the two policies agree on every frame. In
+    expectation, it exceeds 1 by twice the total variation distance.
 
     Args:
         log_ratio: ``[..., N, ...]`` floating log-ratios, in nats.
         dim: the dimension of the ``N`` frames. Defaults to the last.
 
     Returns:
-        ``R'``, of ``log_ratio``'s shape without ``dim``; at least 1, or not finite where a ratio
-        is not.
+        ``R'``, with ``log_ratio``'s shape without ``dim``; at least 1, or not finite if a ratio is not
+        finite.
 
     Raises:
         ValueError: if ``log_ratio`` is not floating or has no frames.
@@ -56,8 +56,8 @@ def average_importance_ratio(log_ratio: Tensor, dim: int = -1) -> Tensor:
 def mean_abs_deviation(log_ratio: Tensor, dim: int = -1) -> Tensor:
     r"""Mean distance of the importance ratio from 1: :math:`d = \frac1N \sum_n |e^{x_n} - 1|`.
 
-    This is ``R' - 1`` of :func:`average_importance_ratio`, computed without the cancellation of
-    the subtraction, and at least 0. Arguments and errors are those of that function.
+    This is ``R' - 1`` of :func:`average_importance_ratio`, computed without the cancellation of the
+    subtraction. It is at least 0. Arguments and errors are those of that function.
 
     Examples:
         >>> mean_abs_deviation(torch.tensor([0.5, 1.0, 3.0]).log())
@@ -72,10 +72,10 @@ def per_dimension_deviation(log_ratio: Tensor) -> Tensor:
 
     .. math:: d = \frac{1}{N D} \sum_{n,k} |e^{x_{n,k}} - 1|
 
-    The measure of the successor method DISC (Han & Sung, *Dimension-Wise Importance Sampling
-    Weight Clipping for Sample-Efficient Reinforcement Learning*,
-    `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_), which does not grow with the number
-    of action dimensions as the ratio of the whole action does.
+    The measure of the successor method DISC (Han & Sung, *Dimension-Wise Importance Sampling Weight
+    Clipping for Sample-Efficient Reinforcement Learning*,
+    `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). Unlike the ratio of the whole action, it
+    does not grow with the number of action dimensions.
 
     Args:
         log_ratio: ``[..., N, D]`` log-ratios of each of the ``D`` action dimensions.
@@ -105,7 +105,7 @@ def kl_estimate(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     .. math:: \frac1N \sum_n \left(e^{x_n} - 1 - x_n\right)
 
-    In nats, unbiased and never negative (Schulman, *Approximating KL Divergence*, 2020). Arguments
+    It is in nats, unbiased and never negative (Schulman, *Approximating KL Divergence*, 2020). Arguments
     and errors are those of :func:`average_importance_ratio`.
 
     Examples:
@@ -121,9 +121,9 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
     .. math:: \frac{\left(\sum_n e^{x_n}\right)^2}{N \sum_n e^{2 x_n}}
 
-    It does not change when all ratios are multiplied by one number: a batch whose ratios are all 5
-    has an effective share of 1. So it is computed from ratios relative to the largest, of which
-    none overflows. The share is in ``(0, 1]``, or NaN where the largest log-ratio is not finite.
+    It does not change when all ratios are multiplied by one number: a batch whose ratios are all 5 has
+    an effective share of 1. It is therefore computed from ratios relative to the largest, so that none
+    overflows. The share is in ``(0, 1]``, or NaN if the largest log-ratio is not finite.
     Arguments and errors are those of :func:`average_importance_ratio`.
 
     Examples:
@@ -137,10 +137,10 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
 
 
 def is_stale(staleness: Tensor, drop_factor: float) -> Tensor:
-    r"""Whether a batch of this staleness is left out: :math:`d > \epsilon_b`, or not finite.
+    r"""Whether a batch with this staleness is dropped: :math:`d > \epsilon_b`, or not finite.
 
     Algorithm 1 of the paper, line 11: a batch is inactive when ``R' > 1 + eps_b``, that is
-    ``d > eps_b``. A staleness that is not finite counts as stale, which the paper leaves open.
+    ``d > eps_b``. A staleness that is not finite counts as stale; the paper does not specify this case.
 
     Args:
         staleness: ``d``, of any shape.
@@ -201,7 +201,7 @@ def gae_v(
     terminated: Tensor,
     log_ratio: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    r"""DISC's GAE-V: generalised advantages whose traces are cut where actions became unlikely.
+    r"""DISC's GAE-V: generalised advantages, with traces cut where actions have become unlikely.
 
     .. math::
 
@@ -211,17 +211,17 @@ def gae_v(
     with the log-ratios :math:`x_t` and :math:`\delta_t = r_t + \gamma V(s_{t+1}) - V(s_t)` (Han &
     Sung 2019, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_; ``GAE_V`` in the authors'
     code, `github.com/seungyulhan/disc <https://github.com/seungyulhan/disc>`_). Where every ratio
-    is 1 or more it is GAE with its TD(lambda) targets. The sum ends with its episode, and with the
+    is at least 1, it equals GAE with its TD(lambda) targets. The sum ends with the episode, or with the
     last frame given; the value beyond counts unless the episode terminated.
 
     Args:
         gamma: discount.
         lmbda: GAE's lambda.
-        value: ``V(s_t)``, floating ``[..., T]``, time last, like all that follow.
-        next_value: value of the state that the frame led to.
-        reward: reward of the frame.
-        done: boolean, whether the episode ended with the frame, for whatever reason.
-        terminated: boolean, whether nothing can be earned beyond it.
+        value: ``V(s_t)``, floating ``[..., T]``, time last, as for all arguments below.
+        next_value: value of the next state.
+        reward: reward of each frame.
+        done: boolean, whether the episode ended with the frame, for any reason.
+        terminated: boolean, whether the next state is terminal.
         log_ratio: log-ratios, in nats.
 
     Returns:
@@ -266,14 +266,14 @@ def vtrace(
         v_t = V(s_t) + \sum_{l \ge 0} (\gamma \lambda)^l \Big(\prod_{i=0}^{l} c_{t+i}\Big)
         \delta_{t+l}, \qquad \hat A_t = r_t + \gamma v_{t+1} - V(s_t)
 
-    in the notation of :func:`gae_v`, whose value targets are the same (IMPALA, Espeholt et al.
-    2018, `arXiv 1802.01561 <https://arxiv.org/abs/1802.01561>`_, equation 1 with both truncation
-    levels 1 and the lambda of its remark 2). With a lambda of 1 the advantages are those of GAE-V
-    too, and where every ratio is 1 or more those of GAE.
+    in the notation of :func:`gae_v`, whose value targets are the same (IMPALA, Espeholt et al. 2018,
+    `arXiv 1802.01561 <https://arxiv.org/abs/1802.01561>`_, equation 1 with both truncation levels 1 and
+    the lambda of its remark 2). With a lambda of 1, the advantages also equal those of GAE-V and, if
+    every ratio is at least 1, those of GAE.
 
-    The paper's policy gradient weights :math:`\hat A_t` by :math:`c_t`. Here the weight is left out,
+    The paper's policy gradient weights :math:`\hat A_t` by :math:`c_t`. That weight is left out here,
     because a loss with an importance ratio brings its own. TorchRL's ``vtrace_advantage_estimate``
-    returns the product; its ``VTrace`` takes the current log-probability of newly drawn actions.
+    returns the product; its ``VTrace`` uses the current log-probability of newly drawn actions.
 
     Arguments, results and errors are those of :func:`gae_v`; a ``lmbda`` of 1 is the paper's main
     form.
@@ -302,7 +302,7 @@ def _check_log_ratio(log_ratio: Tensor, dim: int) -> None:
 
 
 def _accumulate(term: Tensor, factor: Tensor) -> Tensor:
-    """``x_t = term_t + factor_t x_{t+1}`` along the last dimension, 0 beyond its end."""
+    """``x_t = term_t + factor_t x_{t+1}`` along the last dimension, with 0 beyond its end."""
     later = torch.zeros_like(term[..., 0])
     backwards = []
     times = zip(term.movedim(-1, 0).contiguous(), factor.movedim(-1, 0).contiguous(), strict=True)

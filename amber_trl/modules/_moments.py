@@ -1,4 +1,4 @@
-"""Mean and variance of data that arrive in parts."""
+"""Mean and variance of data that arrive in pieces."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ from torch import Tensor
 def merge_moments(
     count: Tensor, mean: Tensor, variance: Tensor, frames: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and population variance once ``frames`` ``[m, *shape]`` are added.
+    """Count, mean and population variance after adding ``frames`` ``[m, *shape]``.
 
     Chan, Golub and LeVeque (1979); exact for any split of the data. With n frames before and m
     added, d = mean_m - mean_n and S the sum of squared deviations:

@@ -33,33 +33,33 @@ def gaussian_actor(
     r"""Builds a Gaussian policy with a state-independent standard deviation.
 
     .. math::
-        \pi(a \mid s) = \prod_d \mathcal N(a_d; \mu_d(\hat s), e^{\rho_d}), \qquad \rho_d = 0
-        \text{ at first}
+            \pi(a \mid s) = \prod_d \mathcal N(a_d; \mu_d(\hat s), e^{\rho_d}), \qquad \rho_d = 0
+            \text{ at first}
 
-    The mean is a tanh network, initialised as in the baseline of the AMBER paper (arXiv
-    1710.04423; OpenAI baselines' ppo1): Gaussian weights scaled to norm 1 per output unit, 0.01
-    in the last layer, biases 0. Weights are drawn from torch's global CPU generator, the same
-    for every device and dtype: those of the normaliser, or else torch's default. Actions are not
-    bounded; clipping is the environment's.
+    The mean is a tanh network, initialised as in the baseline of the AMBER paper (arXiv 1710.04423;
+    OpenAI baselines' ppo1): Gaussian weights scaled to norm 1 per output unit, or 0.01 in the last
+    layer, and zero biases. Weights are drawn from torch's global CPU generator and are the same for
+    every device and dtype. Device and dtype are those of the normaliser, or else torch's defaults.
+    Actions are not bounded; the environment clips them.
 
     Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype). Writes ``loc`` and
     ``scale`` (``[*batch, action_size]``), the action (the same shape) and its log-probability
     (``[*batch]``), in the network's dtype. It samples unless
-    ``torchrl.envs.set_exploration_type`` asks for the mean.
+    ``torchrl.envs.set_exploration_type`` selects the mean.
 
     Args:
         observation_size: length of an observation, at least 1.
         action_size: number of action dimensions, at least 1.
-        normalizer: statistics by which observations are standardised, of ``observation_size``.
-            It becomes a submodule and is not copied: give the critic the same object. None uses
-            observations as they are.
+        normalizer: statistics that standardise observations, of size ``observation_size``. It becomes
+            a submodule and is not copied: give the critic the same object. None uses raw
+            observations.
         hidden_sizes: widths of the hidden layers, each at least 1; may be empty.
-        activation: of the hidden layers: ``tanh`` (the paper's), ``relu``, ``elu``, ``gelu`` or
+        activation: activation of the hidden layers: ``tanh`` (the paper's), ``relu``, ``elu``, ``gelu`` or
             ``silu``.
-        in_key: where observations are read.
-        action_key: where the action is written.
-        log_prob_key: where its log-probability is written; default: TorchRL's name for the
-            action key, such as ``action_log_prob``.
+        in_key: key of the observation.
+        action_key: key of the action.
+        log_prob_key: key of the action's log-probability; default: TorchRL's name for the action key,
+            such as ``action_log_prob``.
 
     Returns:
         A ``torchrl.modules.ProbabilisticActor`` over ``IndependentNormal``.
@@ -67,8 +67,8 @@ def gaussian_actor(
     Raises:
         TypeError: a size is not an integer, or ``normalizer`` is not an
             :class:`ObservationNormalizer`.
-        ValueError: a size is below 1, the normaliser's size is another one, or the activation is
-            not known.
+        ValueError: a size is below 1, the normaliser has another size, or the activation is
+            unknown.
 
     Example:
         >>> import torch
@@ -104,15 +104,15 @@ def categorical_actor(
     .. math::
         \pi(a \mid s) \propto e^{f_a(\hat s)}
 
-    The logits :math:`f` are a tanh network initialised as that of :func:`gaussian_actor`, so
-    that the first policy is nearly uniform.
+    The logits :math:`f` are a tanh network initialised as in :func:`gaussian_actor`, so that the
+    initial policy is nearly uniform.
 
     Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype). Writes ``logits``
     (``[*batch, num_actions]``), the action (int64 ``[*batch]``, or ``[*batch, num_actions]``
     if ``one_hot``) and its log-probability (``[*batch]``).
 
-    With ``one_hot``, actions are written as a ``GymEnv`` expects them by default, instead of as
-    integers, which :func:`amber_trl.envs.make_env` expects. All other arguments and errors are those
+    With ``one_hot``, actions are written in the form that a ``GymEnv`` expects by default, instead of
+    as integers, which :func:`amber_trl.envs.make_env` expects. All other arguments and errors are those
     of :func:`gaussian_actor`.
 
     Returns:
@@ -143,10 +143,10 @@ def value_critic(
     in_key: NestedKey = "observation",
     out_key: NestedKey = "state_value",
 ) -> ValueOperator:
-    """Builds a state-value network, which shares no weight with the actor.
+    """Builds a state-value network, which shares no weights with the actor.
 
-    It is a tanh network initialised as that of :func:`gaussian_actor`, but with weights of norm 1
-    per output unit in the last layer too.
+    It is a tanh network initialised as in :func:`gaussian_actor`, but with weights of norm 1 per output
+    unit in the last layer too.
 
     Reads ``in_key`` (``[*batch, observation_size]``, any floating dtype) and writes ``out_key``
     (``[*batch, 1]``, in units of the return). Arguments and errors are those of
@@ -234,7 +234,7 @@ def _network(
 
 
 def _linear(fan_in: int, fan_out: int, norm: float) -> nn.Linear:
-    # Always float64 on the CPU: one seed gives one network, whatever its dtype and device.
+    # Always float64 on the CPU, so that a seed gives the same network for every dtype and device.
     layer = skip_init(nn.Linear, fan_in, fan_out, dtype=torch.float64, device="cpu")
     with torch.no_grad():
         layer.weight.normal_()

@@ -22,33 +22,32 @@ class ObservationNormalizer(nn.Module):
             \frac{s - \mu}{\sqrt{\max(\sigma^2, v_{\min})}}, -c, c\right)
 
     The baseline of the AMBER paper (arXiv 1710.04423; OpenAI baselines' ppo1) does this inside its
-    policy. :meth:`forward` never changes anything. :meth:`update` merges a batch into the
-    statistics (Chan, Golub and LeVeque, 1979: exact for any split of the data) and changes the
-    buffers **in place**, so that an actor, a critic, a collector in the same process and a
-    staleness filter that hold one normaliser always agree. ppo1 updates the statistics after it
-    has computed the advantages; here the caller updates them right after collecting.
+    policy. :meth:`forward` never changes the statistics. :meth:`update` merges a batch into them (Chan,
+    Golub and LeVeque, 1979: exact for any split of the data) and changes the buffers **in place**, so an
+    actor, a critic, a collector in the same process and a staleness filter that share one normaliser
+    always agree. ppo1 updates the statistics after computing the advantages; here the caller updates
+    them right after collecting.
 
-    The state is three buffers and no parameter, so that no optimiser sees it: ``count`` (scalar),
-    ``mean`` and ``variance`` (``[size]``, population variance). They are float64 and stay so
-    under ``.to(dtype)``, ``.half()`` and the like, which change the dtype of the *result* only;
-    they follow the module to another device. Before any data, the mean is 0 and the variance 1.
+    The state is three buffers and no parameters, so no optimiser sees it: ``count`` (scalar), ``mean``
+    and ``variance`` (``[size]``, population variance). They are float64 and stay so under ``.to(dtype)``,
+    ``.half()`` and the like, which only change the dtype of the *result*; they follow the module to
+    another device. Before any data, the mean is 0 and the variance 1.
 
-    Cast or move the modules that hold it *before* they are given to a TorchRL loss: a loss built
-    with ``functional=True`` that is itself cast or moved keeps a copy of the buffers, as it does
-    of any module's, and misses later updates.
+    Cast or move the modules that hold the normaliser *before* passing them to a TorchRL loss. A loss
+    built with ``functional=True`` that is itself cast or moved keeps a copy of the buffers, as of any
+    module's, and misses later updates.
 
-    TorchRL's ``ObservationNorm`` and ``VecNormV2`` are environment transforms instead, and what
-    they store is already normalised by the statistics of the time.
+    In contrast, TorchRL's ``ObservationNorm`` and ``VecNormV2`` are environment transforms, and the data
+    they store is already normalised by the statistics at that time.
 
     Args:
         size: length of an observation, at least 1.
-        clip: bound of the result's absolute value, above 0, in standard deviations. ``math.inf``
-            does not clip.
-        min_variance: floor of the variance, above 0, in squared units of the observation.
-        initial_count: frames that the initial mean 0 and variance 1 count for once there are
-            data; at least 0. By default they count for nothing. ppo1 has 0.01, which hides a
-            channel whose offset is large: 0.01 of 2048 frames at mean 0 give a channel of
-            1e6 +- 1 a standard deviation of 2200.
+        clip: bound on the result's absolute value, above 0, in standard deviations. ``math.inf`` disables
+            clipping.
+        min_variance: lower bound on the variance, above 0, in squared units of the observation.
+        initial_count: number of frames that the initial mean 0 and variance 1 count for once there are
+            data; at least 0. The default of 0 ignores them. ppo1 uses 0.01, which hides a channel with a
+            large offset: after 2048 frames, it gives a channel of 1e6 +- 1 a standard deviation of 2200.
         dtype: floating dtype of the result; default: torch's default dtype.
         device: device of the statistics; default: torch's default device.
 
@@ -100,11 +99,11 @@ class ObservationNormalizer(nn.Module):
         return self._dtype
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Standardises observations with the statistics as they are.
+        """Standardises observations with the current statistics.
 
         Args:
             observation: floating tensor ``[*batch, size]`` on the module's device, of any
-                floating dtype. Not checked for finiteness, which would make a GPU wait.
+                floating dtype. Finiteness is not checked, since that would synchronise a GPU.
 
         Returns:
             Tensor ``[*batch, size]`` of :attr:`dtype`, in ``[-clip, clip]``.
@@ -129,7 +128,7 @@ class ObservationNormalizer(nn.Module):
         Raises:
             ValueError: the last dimension is not ``size``, or there is no frame.
             NonFiniteDataError: a value is NaN, infinite, or so large that its square overflows
-                float64. The statistics are then as before.
+                float64. The statistics are then unchanged.
             TypeError: the dtype is not floating.
         """
         check_observation(observation, self.size)
@@ -140,7 +139,7 @@ class ObservationNormalizer(nn.Module):
                 "least one"
             )
         total, mean, variance = merge_moments(self.count, self.mean, self.variance, frames)
-        # A NaN or an infinity anywhere in a column reaches that column's variance.
+        # A NaN or an infinity anywhere in a column shows up in that column's variance.
         if not torch.isfinite(variance).all():
             raise NonFiniteDataError(_describe_not_finite(frames, variance))
         self.count.copy_(total)
@@ -165,7 +164,7 @@ class ObservationNormalizer(nn.Module):
 
 
 def check_observation(observation: Tensor, size: int) -> None:
-    """Refuses observations that are not floating tensors ``[*batch, size]``."""
+    """Raises for observations that are not floating tensors ``[*batch, size]``."""
     if not observation.is_floating_point():
         raise TypeError(
             f"observation has dtype {observation.dtype}, but a floating dtype is needed: convert "
@@ -174,7 +173,7 @@ def check_observation(observation: Tensor, size: int) -> None:
     if observation.ndim == 0 or observation.shape[-1] != size:
         raise ValueError(
             f"observation has shape {tuple(observation.shape)}, but its last dimension must be "
-            f"{size}: pass such observations, or build the module for their size"
+            f"{size}: pass observations of that size, or build the module for theirs"
         )
 
 

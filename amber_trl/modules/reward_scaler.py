@@ -1,4 +1,4 @@
-"""Running scale of rewards."""
+"""Running reward scaling."""
 
 import sys
 
@@ -17,36 +17,36 @@ class RewardScaler(nn.Module):
         G_t = \gamma (1 - d_{t-1}) G_{t-1} + r_t, \qquad
         \hat r_t = \frac{r_t}{\sqrt{\operatorname{Var} G}}
 
-    :math:`d_{t-1}` is 1 where an episode ended with the frame before; each environment has its own
-    sum. This is the reward scaling of Engstrom et al. (2020, arXiv 2005.12729), which Gymnasium's
-    ``NormalizeReward`` (up to the end of episodes, where it leaves out a terminal frame's past) and
-    Stable-Baselines3's ``VecNormalize`` do frame by frame. Here the statistics take in a whole batch
-    with :meth:`update`, and its rewards are then divided by one number. No mean is subtracted, since
+    :math:`d_{t-1}` is 1 if an episode ended with the previous frame; each environment has its own sum.
+    This is the reward scaling of Engstrom et al. (2020, arXiv 2005.12729). Gymnasium's
+    ``NormalizeReward`` (except at episode ends, where it leaves out a terminal frame's past) and
+    Stable-Baselines3's ``VecNormalize`` do the same frame by frame. Here :meth:`update` adds a whole
+    batch to the statistics, and its rewards are then divided by one number. No mean is subtracted, since
     that would change which policy is best, and nothing is clipped.
 
-    Compute advantages and value targets from the scaled rewards, and log the unscaled ones. **Value
-    targets that are already stored keep the scale of their time**, as stored log-probabilities keep
-    the policy of theirs: they were bootstrapped from a critic that has learnt in that scale, and
-    multiplying them by a ratio of scales would be exact only if the critic's output were multiplied
-    too. The difference fades: the k-th batch of a run moves the variance by about a k-th of the
-    difference that it makes. Advantages are not affected if each batch's are standardised.
+    Compute advantages and value targets from the scaled rewards, and log the unscaled ones. **Stored
+    value targets keep the scale of their time**, as stored log-probabilities keep the policy of theirs:
+    they were bootstrapped from a critic that learnt in that scale, and rescaling them would be exact
+    only if the critic's output were rescaled too. The difference fades: the k-th batch of a run changes
+    the variance by about 1/k of that batch's own deviation from it. Advantages are not affected if each
+    batch's are standardised.
 
-    The state is four float64 buffers, on the CPU: ``count``, ``mean`` and ``variance`` of the sums
-    so far (scalars; the variance is the population's), and ``returns`` ``[num_envs]``, the sums of
-    the unfinished episodes, so that a resumed run goes on exactly.
+    The state is four float64 buffers on the CPU: ``count``, ``mean`` and ``variance`` of the sums so far
+    (scalars; population variance), and ``returns`` ``[num_envs]``, the sums of the unfinished episodes,
+    so that a resumed run continues exactly.
 
     Args:
         num_envs: number of environments, at least 1.
         gamma: discount per frame, in [0, 1].
-        min_variance: above 0; rewards stay as they are while the variance is below it, since sums
-            that are all equal do not tell a scale.
+        min_variance: above 0; rewards are unscaled while the variance is below it, since sums that are all
+            equal do not define a scale.
 
     Raises:
         ValueError: an argument is out of range.
         TypeError: an argument is not a number, or ``num_envs`` not an integer.
 
     Example:
-        One environment, whose sums are 4 and 6 + 4/2, of mean 6 and variance 4.
+        One environment with the sums 4 and 6 + 4/2, which have mean 6 and variance 4.
 
         >>> import torch
         >>> from amber_trl.modules import RewardScaler
@@ -75,11 +75,11 @@ class RewardScaler(nn.Module):
 
     @property
     def scale(self) -> Tensor:
-        """What rewards are divided by, a float64 scalar; 1 while the variance says nothing."""
+        """The divisor of rewards, a float64 scalar; 1 while the variance is too small."""
         return self.variance.masked_fill(self.variance < self.min_variance, 1.0).sqrt()
 
     def forward(self, reward: Tensor) -> Tensor:
-        """Divides rewards by the scale as it is.
+        """Divides rewards by the current scale.
 
         Args:
             reward: floating tensor of any shape and device.
@@ -91,18 +91,18 @@ class RewardScaler(nn.Module):
 
     @torch.no_grad()
     def update(self, reward: Tensor, done: Tensor) -> None:
-        """Takes a batch of all environments into the statistics, in place.
+        """Adds a batch of all environments to the statistics, in place.
 
         Args:
-            reward: floating tensor ``[E, T, 1]`` or ``[E, T]``, the frames that follow those of the
-                last call, in their order.
+            reward: floating tensor ``[E, T, 1]`` or ``[E, T]``, with the frames that follow those of the last
+                call, in order.
             done: bool tensor of the same shape: whether the episode ended with the frame, by a
                 terminal state or a time limit.
 
         Raises:
             ValueError: a shape does not fit, or there are no frames.
             NonFiniteDataError: a reward is NaN or infinite, or so large that its square overflows
-                float64. The state is then as before.
+                float64. The state is then unchanged.
         """
         if reward.shape[:1] != (self.num_envs,) or reward.shape[2:] not in ((), (1,)):
             raise ValueError(
@@ -135,7 +135,7 @@ class RewardScaler(nn.Module):
             buffer.copy_(value)
 
     def restart(self) -> None:
-        """Forgets the sums of unfinished episodes, for environments that start new ones."""
+        """Forgets the sums of unfinished episodes, for environments that start new episodes."""
         self.returns.zero_()
 
     def extra_repr(self) -> str:

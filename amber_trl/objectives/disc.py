@@ -1,4 +1,4 @@
-"""DISC: each action dimension's ratio clipped on its own."""
+"""DISC: clips the ratio of each action dimension separately."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from amber_trl.objectives.ppo import AmberPPOLoss
 
 
 class DISCLoss(AmberPPOLoss):
-    r"""Clips the ratio of each action dimension on its own, and penalises change on new frames.
+    r"""Clips the ratio of each action dimension separately, and penalises change on new frames.
 
     .. math::
 
@@ -28,47 +28,47 @@ class DISCLoss(AmberPPOLoss):
             \max(R_{m,d}, 1 - \epsilon) & \hat A_m < 0
         \end{cases}
 
-    with :math:`R_{m,d}` the ratio of action dimension :math:`d` of the actor's Gaussian to the
-    stored one, :math:`\bar W` the mean of :math:`W` over the minibatch, through which no gradient
-    goes, :math:`R_m = \prod_d R_{m,d}`, and :math:`\mathcal N` the minibatch's frames of the newest
-    batch. It is the policy objective of DISC (Han & Sung 2019, *Dimension-Wise Importance Sampling
-    Weight Clipping*, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). PPO's clip of the
-    whole ratio takes the gradient from a frame once the product leaves the range, which many
-    dimensions do soon. Here a frame loses only those dimensions that have left it.
+    with :math:`R_{m,d}` the ratio of action dimension :math:`d` under the actor's Gaussian to that under
+    the stored one, :math:`\bar W` the mean of :math:`W` over the minibatch (without gradient),
+    :math:`R_m = \prod_d R_{m,d}`, and :math:`\mathcal N` the minibatch's frames from the newest batch. It
+    is the policy objective of DISC (Han & Sung 2019, *Dimension-Wise Importance Sampling Weight
+    Clipping*, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). PPO's clip of the whole ratio
+    removes a frame's gradient once the product leaves the range, which happens soon with many
+    dimensions. Here a frame loses only the dimensions that have left it.
 
-    The weight :math:`\alpha` of the penalty is the buffer ``penalty_coeff``, and so part of the
+    The penalty's weight :math:`\alpha` is the buffer ``penalty_coeff``, and thus part of the
     ``state_dict``. Once per iteration, :meth:`adapt_penalty` doubles or halves it.
 
-    Beside the keys of :class:`AmberPPOLoss` it reads ``loc`` and ``scale``, the stored mean and
-    deviation of each dimension, and ``batch_age``, int64 ``[M]``, 0 for frames of the newest batch
-    (all renamed by ``set_keys``). ``MultiBatchReplayBuffer(age_key="batch_age")`` stores the age;
-    name ``loc`` and ``scale`` in its ``keys``. Returns also ``loss_penalty``, a scalar whatever the
+    In addition to the keys of :class:`AmberPPOLoss` it reads ``loc`` and ``scale``, the stored mean and
+    deviation of each dimension, and ``batch_age``, int64 ``[M]``, 0 for frames of the newest batch (all
+    renamed by ``set_keys``). ``MultiBatchReplayBuffer(age_key="batch_age")`` stores the age; name
+    ``loc`` and ``scale`` in its ``keys``. It also returns ``loss_penalty``, a scalar whatever the
     reduction, and ``penalty``, which is ``loss_penalty`` over :math:`\alpha`.
 
-    Value loss, entropy bonus and masking are those of :class:`AmberPPOLoss`. ``ESS``, ``max_ratio``
-    and ``mean_ratio`` are of the weights :math:`W_m / \bar W`; ``clip_fraction`` is the share of
-    the ratios of dimensions that are clipped; ``capped_frames`` counts those with :math:`W_m` above
+    Value loss, entropy bonus and masking are those of :class:`AmberPPOLoss`. ``ESS``, ``max_ratio`` and
+    ``mean_ratio`` describe the weights :math:`W_m / \bar W`; ``clip_fraction`` is the share of dimension
+    ratios that are clipped; ``capped_frames`` counts frames with :math:`W_m` above
     ``max_importance_ratio``, which are capped as in :class:`AmberPPOLoss`.
 
-    Deviations: the authors draw a fixed share of each minibatch from the newest batch, clip the
-    value loss, and compute advantages by GAE-V; none is part of this loss. A frame of advantage 0
-    has weight 0 in their mean :math:`\bar W`, and its usual weight here. They do not cap.
+    Deviations: the authors draw a fixed share of each minibatch from the newest batch, clip the value
+    loss, and compute advantages by GAE-V; none of this is part of this loss. In their mean
+    :math:`\bar W`, a frame with advantage 0 has weight 0; here it has its usual weight. They do not cap.
 
     Args:
-        actor_network: the actor, of a Gaussian.
+        actor_network: the actor, which must be Gaussian.
         critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
 
     Keyword Args:
         penalty_target: the penalty that :meth:`adapt_penalty` aims at, above 0.
-        penalty_coeff: the first :math:`\alpha`, within ``2**-10`` and 64; or 0 for no penalty,
-            which then stays off.
+        penalty_coeff: the initial :math:`\alpha`, within ``2**-10`` and 64; or 0 for no penalty, which
+            then stays off.
         **kwargs: as in :class:`AmberPPOLoss`, except ``delay_actor``.
 
     Raises:
         TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
-        KeyError: when called without a key that it reads.
+        KeyError: when called without a key that the loss reads.
         ValueError: if a number is out of range, or the actor is not Gaussian; when called, if a
-            column is of a wrong shape.
+            column has a wrong shape.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -115,9 +115,9 @@ class DISCLoss(AmberPPOLoss):
 
     @torch.no_grad()
     def adapt_penalty(self, penalty: Tensor | float) -> float:
-        """Doubles the penalty's weight where the policy moved too far, halves it where too little.
+        """Doubles the penalty's weight if the policy moved too far, halves it if too little.
 
-        Call it once per iteration, after its updates. The weight doubles above 1.5 times the
+        Call it once per iteration, after the updates. The weight doubles above 1.5 times the
         target and halves below the target over 1.5, within ``2**-10`` and 64.
 
         Args:
@@ -136,18 +136,18 @@ class DISCLoss(AmberPPOLoss):
 
     @property
     def _clip_bounds(self) -> tuple[float, float]:
-        """No clip beyond that of the dimensions."""
+        """No clip other than that of the dimensions."""
         return -math.inf, math.inf
 
     def _maybe_normalize_advantage(
         self, advantage: Tensor, tensordict: TensorDictBase, **kwargs: Any
     ) -> Tensor:
         advantage = super()._maybe_normalize_advantage(advantage, tensordict, **kwargs)
-        tensordict.set(self.tensor_keys.advantage, advantage)  # of the call's own copy
+        tensordict.set(self.tensor_keys.advantage, advantage)  # in the call's own copy
         return advantage
 
     def _log_weight(self, tensordict: TensorDictBase, adv_shape: Any) -> Any:
-        # On a copy, into which the actor writes its mean and deviation over the stored ones.
+        # On a copy: the actor overwrites the stored mean and deviation with its own.
         log_ratio, dist, kl, _ = super()._log_weight(tensordict.clone(False), adv_shape)
         keys = self.tensor_keys
         self._add_penalty(log_ratio, tensordict.get(keys.batch_age, None))
@@ -166,7 +166,7 @@ class DISCLoss(AmberPPOLoss):
             correction = (self.max_importance_ratio.log() - log_weight.detach()).clamp(max=0)
         capped = log_weight.detach() + correction
         most = capped.amax()
-        log_mean = most + (capped - most).exp().mean().log()  # of W, where no exponential overflows
+        log_mean = most + (capped - most).exp().mean().log()  # log mean W, without overflow
         self._own_metrics |= {
             "clip_fraction": (clipped != log_ratios).to(log_weight.dtype).mean(),
             "capped_frames": (correction < 0).sum().to(log_weight.dtype),

@@ -26,19 +26,19 @@ class GePPOLoss(AmberPPOLoss):
     with :math:`\pi_b` the stored behaviour policy and :math:`\pi_k` the actor before this
     iteration's updates. It is the clipped objective of Generalized PPO with sample reuse (Queeney,
     Paschalidis & Cassandras 2021, `arXiv 2111.00072 <https://arxiv.org/abs/2111.00072>`_). PPO
-    clips around 1, where an old frame may be out of reach before the first update. Where
+    clips around 1, where an old frame may be out of range before the first update. Where
     :math:`\pi_k = \pi_b`, as in a new batch, :math:`C_m = 1` and this is :class:`AmberPPOLoss`, bit
     for bit.
 
-    Beside the keys of :class:`AmberPPOLoss` it reads ``proximal_log_prob``, the log-probability of
-    the stored action under :math:`\pi_k`, ``[M]`` or ``[M, 1]`` (renamed by ``set_keys``). Let the
-    filter measure and the buffer store it::
+    In addition to the keys of :class:`AmberPPOLoss` it reads ``proximal_log_prob``, the log-probability
+    of the stored action under :math:`\pi_k`, ``[M]`` or ``[M, 1]`` (renamed by ``set_keys``). The filter
+    measures it, and the buffer stores it::
 
         staleness = ISStalenessFilter(actor, proximal_log_prob_key="proximal_log_prob")
 
     Value loss, entropy bonus, masking, metrics and the cap of the ratio are those of
-    :class:`AmberPPOLoss`. A frame whose :math:`C_m` is above the cap is clipped around
-    :math:`C_m`, and then lowered by the same factor as its ratio.
+    :class:`AmberPPOLoss`. A frame whose :math:`C_m` is above the cap is clipped around :math:`C_m`, and
+    then scaled down by the same factor as its ratio.
 
     The metric ``total_variation`` is half the mean of :math:`|R_m - C_m|`, both capped: how far this
     iteration's updates have moved the policy so far. :meth:`adapt_learning_rate` keeps it below
@@ -46,8 +46,8 @@ class GePPOLoss(AmberPPOLoss):
 
     Deviations: the authors also weight batches by their age
     (:class:`~amber_trl.data.StratifiedMinibatchSampler`), and standardise advantages by
-    :math:`C_m \hat A_m`. Neither is part of the loss. They measure the total variation over all
-    frames after the last update, and not as the mean over minibatches.
+    :math:`C_m \hat A_m`. Neither is part of the loss. They measure the total variation over all frames
+    after the last update, instead of as a mean over minibatches.
 
     Args:
         actor_network: the actor.
@@ -58,8 +58,8 @@ class GePPOLoss(AmberPPOLoss):
 
     Raises:
         TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
-        KeyError: when called without a key that it reads.
-        ValueError: when called, if a column is of a wrong shape.
+        KeyError: when called without a key that the loss reads.
+        ValueError: when called, if a column has a wrong shape.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -100,13 +100,13 @@ class GePPOLoss(AmberPPOLoss):
     ) -> TensorDictBase:
         """As :class:`AmberPPOLoss`; ``KeyError`` also without a proximal log-probability."""
         losses = super().forward(tensordict, critic_frames)
-        self._window = None  # a tensor of this call's graph or trace must not outlive it
+        self._window = None  # tensors of this call's graph or trace must not outlive it
         return losses
 
     def adapt_learning_rate(self, group: dict[str, Any], total_variation: Tensor | float) -> float:
-        """Lowers the step size where the policy moved too far, raises it where too little.
+        """Lowers the step size if the policy moved too far, raises it if too little.
 
-        Call it once per iteration, after its updates. The step size is divided by 1.03 above
+        Call it once per iteration, after the updates. The step size is divided by 1.03 above
         ``eps / 2``, and multiplied by 1.03 below ``eps / 4``.
 
         Args:
@@ -149,7 +149,7 @@ class GePPOLoss(AmberPPOLoss):
         if self.max_importance_ratio is not None:
             log_cap = self.max_importance_ratio.log()
             log_ratios = log_ratios.clamp(max=log_cap)
-            most = log_ratio.clamp(min=log_cap)  # for a ratio far below a centre above the cap
+            most = log_ratio.clamp(min=log_cap)  # if the ratio is far below a centre above the cap
             bounds = torch.minimum(bounds[0], most), torch.minimum(bounds[1], most)
         self._own_metrics["total_variation"] = log_ratios.exp().diff(dim=0).abs().mean() / 2
         self._window = bounds
@@ -167,5 +167,5 @@ def _log_add(log_center: Tensor, change: Tensor) -> Tensor:
     # C <= 1: log1p(C - 1 + change). C > 1: log C + log1p(change / C). No exponential overflows.
     below = (log_center.clamp(max=0).expm1() + change).clamp(min=-1).log1p()
     above = log_center + (change * (-log_center.clamp(min=0)).exp()).log1p()
-    # Where C is 1, rounded as PPO rounds it.
+    # Where C is 1, round as PPO does.
     return torch.where(log_center == 0, change.log1p(), torch.where(log_center > 0, above, below))

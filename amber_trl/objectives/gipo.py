@@ -1,4 +1,4 @@
-"""GIPO: a Gaussian of the log-ratio in place of the clip."""
+"""GIPO: a Gaussian of the log-ratio instead of the clip."""
 
 import math
 from typing import Any
@@ -20,18 +20,18 @@ class GIPOLoss(AmberPPOLoss):
 
     with :math:`R_m` the ratio of the actor to the stored behaviour log-probability, and no gradient
     through :math:`\omega`. It is the objective of GIPO (Lu et al., *Gaussian Importance Sampling
-    Policy Optimization*, `arXiv 2603.03955 <https://arxiv.org/abs/2603.03955>`_). PPO's clip stops
-    the gradient of a frame at once and on one side of 1. The trust weight damps a frame gradually,
-    on both sides, and never to exactly 0. :math:`\omega R` is at most :math:`e^{\sigma^2/2}`, and a
-    wide Gaussian leaves plain importance weighting.
+    Policy Optimization*, `arXiv 2603.03955 <https://arxiv.org/abs/2603.03955>`_). PPO's clip stops a
+    frame's gradient abruptly and on one side of 1. The trust weight damps it gradually, on both sides,
+    and never to exactly 0. :math:`\omega R` is at most :math:`e^{\sigma^2/2}`, and a wide Gaussian
+    approaches plain importance weighting.
 
     Value loss, entropy bonus, masking, keys and the cap of the ratio are those of
-    :class:`AmberPPOLoss`. ``ESS``, ``max_ratio`` and ``mean_ratio`` are of the weights
+    :class:`AmberPPOLoss`. ``ESS``, ``max_ratio`` and ``mean_ratio`` describe the weights
     :math:`\omega R`; the metric ``trust_weight`` is the mean of :math:`\omega`. Nothing is clipped:
-    ``clip_fraction`` is 0, and annealing ``clip_epsilon`` changes nothing.
+    ``clip_fraction`` is 0, and annealing ``clip_epsilon`` has no effect.
 
-    Deviations: the authors bound the ratio below at 1e-9 before they take its logarithm, which the
-    log-ratio does not need. They also try other widths for negative advantages, and other kernels.
+    Deviations: the authors bound the ratio below by 1e-9 before taking its logarithm, which is not needed
+    with log-ratios. They also try other widths for negative advantages, and other kernels.
 
     Args:
         actor_network: the actor.

@@ -1,4 +1,4 @@
-"""The clipped loss with the paper's preset, safe for frames of old policies."""
+"""The clipped loss with the paper's defaults, safe for frames of old policies."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -12,42 +12,42 @@ from torchrl.objectives import ClipPPOLoss
 
 
 class AmberPPOLoss(ClipPPOLoss):
-    r"""``ClipPPOLoss`` with the paper's preset, for frames of several behaviour policies.
+    r"""``ClipPPOLoss`` with the paper's defaults, for frames of several behaviour policies.
 
     .. math::
 
         -\frac1M \sum_m \min(R_m \hat A_m, \mathrm{clip}(R_m, 1 - \epsilon, 1 + \epsilon) \hat A_m)
         + c_v \frac1M \sum_m (V(s_m) - \hat V_m)^2
 
-    with :math:`R_m` the ratio of the actor to the *stored* behaviour log-probability of the frame
-    (equations 7, 8 and 11 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, with the
-    sign turned to minimise). It is TorchRL's :class:`torchrl.objectives.ClipPPOLoss` with its maths
-    untouched. The differences are the defaults (squared-error critic, no entropy bonus, ratio
-    capped at ``1e3``), two more metrics, and that a stored advantage is required.
+    with :math:`R_m` the ratio of the actor's probability to the *stored* behaviour probability of the
+    frame (equations 7, 8 and 11 of `arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_, negated for
+    minimisation). It is TorchRL's :class:`torchrl.objectives.ClipPPOLoss` with its maths untouched. It
+    differs in its defaults (squared-error critic, no entropy bonus, ratio capped at ``1e3``), has two
+    more metrics, and requires a stored advantage.
 
-    The cap keeps loss and gradients finite for a frame with a log-ratio of 1000, and is bit-equal
-    to the uncapped loss as long as no frame reaches it. The metric ``capped_frames`` counts those
-    that do. The metric ``mean_abs_deviation`` is the mean of ``|R - 1|``, capped like the loss: the
-    paper's average importance weight of a minibatch (section 4.2) is 1 more.
+    The cap keeps loss and gradients finite for a frame with a log-ratio of 1000. The loss is bit-equal to
+    the uncapped one as long as no frame reaches the cap; the metric ``capped_frames`` counts those that
+    do. The metric ``mean_abs_deviation`` is the mean of ``|R - 1|``, capped like the loss: the paper's
+    average importance weight of a minibatch (section 4.2) is 1 more.
 
     Reads the actor's and the critic's ``in_keys``, the action, its log-probability, ``advantage``
     (``[..., 1]``) and ``value_target`` (``[..., 1]``), all renamed by ``set_keys``. Returns
     ``loss_objective``, ``loss_critic``, ``loss_entropy`` (with an entropy bonus) and metrics.
 
-    Frames that the mask under ``loss_mask_key`` leaves out are removed before anything is
-    computed, so they enter no mean, no normalisation of advantages and no metric. (A stock loss
-    masks only what it sums, and normalises advantages over all frames.) Such a call cannot be
-    compiled, since the number of frames depends on the data.
+    Frames that the mask under ``loss_mask_key`` excludes are removed before anything is computed, so they
+    enter no mean, no normalisation of advantages and no metric. (A stock loss only masks its sums, and
+    normalises advantages over all frames.) Such a call cannot be compiled, since the number of frames
+    depends on the data.
 
     Args:
         actor_network: the actor.
         critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
 
     Keyword Args:
-        clip_epsilon: clip range ``eps`` in [0, 1] (or a pair, below and above); annealed by
-            assigning to it.
-        entropy_coeff: weight of the entropy bonus, or one per action head; 0 for no bonus, which
-            assigning to it later does not turn on.
+        clip_epsilon: clip range ``eps`` in [0, 1] (or a pair, below and above); assign to it to anneal
+            it.
+        entropy_coeff: weight of the entropy bonus, or one per action head; 0 for no bonus. Assigning to
+            it later does not turn the bonus on.
         critic_coeff: ``c_v``, at least 0; 0 or None for no critic loss.
         loss_critic_type: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         max_importance_ratio: cap of the ratio, above 0; ``None`` for no cap, and no protection.
@@ -57,8 +57,8 @@ class AmberPPOLoss(ClipPPOLoss):
 
     Raises:
         TypeError: if there is no critic although ``critic_coeff`` is above 0.
-        KeyError: when called without a key that it reads, such as a stored advantage.
-        ValueError: when called, if advantage, value target or log-probability is of a wrong shape.
+        KeyError: when called without a key that the loss reads, such as a stored advantage.
+        ValueError: when called, if advantage, value target or log-probability has a wrong shape.
 
     Examples:
         >>> import torch
@@ -94,7 +94,7 @@ class AmberPPOLoss(ClipPPOLoss):
         reduction: str | None = None,
         functional: bool = True,
     ) -> None:
-        # The names are listed because ``ClipPPOLoss`` accepts, and ignores, any other.
+        # The names are listed because ``ClipPPOLoss`` accepts and ignores any other name.
         if critic_network is None and critic_coeff:
             raise TypeError(
                 f"critic_network=None with critic_coeff={critic_coeff}: give a critic, or "
@@ -126,16 +126,16 @@ class AmberPPOLoss(ClipPPOLoss):
 
         Args:
             tensordict: ``[M]`` stored frames.
-            critic_frames: frames for the value loss, ``[M_V]``; those of ``tensordict`` by default.
+            critic_frames: frames for the value loss, ``[M_V]``; by default those of ``tensordict``.
 
         Returns:
             A TensorDict of scalars.
 
         Raises:
-            KeyError: if there is no stored advantage or value target. Recomputing an advantage
-                here from old frames with the current critic, as ``ClipPPOLoss`` would, is not what
-                the method does.
-            ValueError: if advantage, value target or log-probability is of a wrong shape.
+            KeyError: if there is no stored advantage or value target. Unlike ``ClipPPOLoss``, this loss does
+                not recompute an advantage from old frames with the current critic, since the method does
+                not.
+            ValueError: if advantage, value target or log-probability has a wrong shape.
         """
         _check_column("advantage", self.tensor_keys.advantage, tensordict)
         if self._has_critic:
@@ -145,12 +145,12 @@ class AmberPPOLoss(ClipPPOLoss):
         self._critic_frames = critic_frames
         losses: TensorDictBase = super().forward(self._in_use(tensordict))
         losses.update(self._own_metrics)
-        # A tensor of this call's graph or trace must not outlive it.
+        # Tensors of this call's graph or trace must not outlive it.
         self._own_metrics, self._critic_frames = {}, None
         return losses
 
     def loss_critic(self, tensordict: TensorDictBase) -> tuple[Any, ...]:
-        """The value loss, as in ``ClipPPOLoss``; of the critic's own frames where it has some."""
+        """The value loss, as in ``ClipPPOLoss``; over the critic's own frames if it has any."""
         frames = tensordict if self._critic_frames is None else self._critic_frames.clone(False)
         return super().loss_critic(frames)
 
@@ -164,7 +164,7 @@ class AmberPPOLoss(ClipPPOLoss):
     def _in_use(self, tensordict: TensorDictBase) -> TensorDictBase:
         key = self.loss_mask_key
         mask = None if key in (None, "auto") else tensordict.get(key, None)
-        if mask is None or not mask.any():  # TorchRL's own masking makes a loss of none 0
+        if mask is None or not mask.any():  # with no frame left, TorchRL gives a loss of 0
             return tensordict
         return tensordict[mask.reshape(tensordict.shape)]
 
@@ -177,7 +177,7 @@ class AmberPPOLoss(ClipPPOLoss):
         if isinstance(stored, Tensor) and stored.shape != log_ratio.shape[:-1]:
             raise ValueError(
                 f"{name!r} of shape {tuple(stored.shape)} makes log-ratios of shape "
-                f"{tuple(log_ratio.shape[:-1])}: store it in the shape that the actor gives it, "
+                f"{tuple(log_ratio.shape[:-1])}: store it in the actor's shape, "
                 "[frames] for one action per frame"
             )
         capped = torch.zeros_like(log_ratio)
@@ -207,5 +207,5 @@ def _check_column(role: str, name: NestedKey, frames: TensorDictBase) -> None:
 
 
 def _as_float(value: Any) -> Any:
-    """A number as a ``float``: TorchRL would keep an integer as one, and could not anneal it."""
+    """A number as a ``float``: TorchRL would keep an integer as such, and could not anneal it."""
     return float(value) if isinstance(value, Real) else value
