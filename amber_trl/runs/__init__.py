@@ -1,4 +1,4 @@
-"""A training run: its directory, episodes, scores and policies, and the class that runs it."""
+"""A training run: its directory, episodes, scores and policies, and the class that drives it."""
 
 from amber_trl._checks import import_named
 from amber_trl.runs._loggers import LoggerName

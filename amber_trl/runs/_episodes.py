@@ -1,4 +1,4 @@
-"""Finished training episodes, read off collected batches."""
+"""Extracts finished training episodes from collected batches."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 WINDOW = 100
-"""Episodes over which returns are averaged: the last hundred, as the AMBER paper does."""
+"""Episodes over which returns are averaged: the last hundred, as in the AMBER paper."""
 
 COLUMNS = ("frame", "return", "length", "terminated", "truncated")
 """Columns of ``episodes.csv``: the fields of an episode."""
@@ -18,7 +18,7 @@ class Episode(NamedTuple):
     """One finished training episode; a row of ``episodes.csv``."""
 
     frame: int
-    """Frames of all environments up to and including the one that ended it."""
+    """Frames of all environments up to and including the episode's last."""
     episode_return: float
     length: int
     terminated: bool
@@ -26,12 +26,12 @@ class Episode(NamedTuple):
 
 
 class EpisodeRecorder:
-    """Turns ``[E, T]`` batches into finished episodes, across the borders of batches.
+    """Turns ``[E, T]`` batches into finished episodes, also across batch boundaries.
 
     Frame ``t`` of environment ``e`` in a batch that starts after ``f`` frames is frame
     ``f + t * E + e + 1`` of the training, as if the environments were stepped in turn. Returns
-    accumulate in float64. The work per batch is a few vectorised operations on the CPU; only
-    finished episodes are looped over.
+    accumulate in float64. Each batch takes a few vectorised operations on the CPU; only finished
+    episodes are looped over.
 
     It reads ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and
     ``("next", "truncated")`` (false where an environment has no time limit), each ``[..., 1]``.
@@ -53,14 +53,14 @@ class EpisodeRecorder:
         self._lengths: Tensor | int = 0
 
     def record(self, batch: TensorDictBase, frames: int) -> list[Episode]:
-        """Takes in the next batch, ``[E, T]`` or ``[T]``; returns the episodes that ended in it.
+        """Adds the next batch, ``[E, T]`` or ``[T]``, and returns the episodes that ended in it.
 
         Args:
-            batch: in the order collected, with the environment's own rewards and flags.
-            frames: frames collected before it.
+            batch: frames in the order collected, with the environment's own rewards and flags.
+            frames: frames collected before the batch.
 
         Raises:
-            ValueError: if the batch has another shape, several rewards or flags per frame, or joins
+            ValueError: if the batch has a wrong shape, has several rewards or flags per frame, or joins
                 environments along time.
         """
         reward = _per_frame(batch, "reward").to(torch.float64)
@@ -74,7 +74,7 @@ class EpisodeRecorder:
                 "environments along time: collect [environments, time] (cat_results='stack')"
             )
         num_envs = len(done)
-        # Segment k of an environment holds the frames after its k-th end in this batch. The first
+        # Segment k of an environment contains the frames after its k-th episode end in this batch. The first
         # segment continues what the last batch left.
         segment = done.cumsum(1) - done.long()
         num_segments = int(done.sum(1).max()) + 1
@@ -99,7 +99,7 @@ class EpisodeRecorder:
         return [Episode(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     def drop_unfinished(self) -> None:
-        """Forgets the running episodes, as when every environment starts a new one."""
+        """Discards the running episodes, for when every environment starts a new one."""
         self._returns, self._lengths = 0.0, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class EpisodeRecorder:
         return {"returns": self._returns, "lengths": self._lengths}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved position."""
+        """Continues from a saved position."""
         self._returns, self._lengths = state["returns"], state["lengths"]
 
 
@@ -118,6 +118,6 @@ def _per_frame(batch: TensorDictBase, name: str) -> Tensor:
         raise ValueError(
             f"('next', {name!r}) of shape {list(value.shape)} in a batch of shape "
             f"{list(batch.shape)}: the batch must be [E, T] or [T], with one number per frame; "
-            "record what the collector yields, and of several rewards or agents one at a time"
+            "record what the collector yields, and several rewards or agents one at a time"
         )
     return value.detach().cpu().reshape(-1, batch.shape[-1])

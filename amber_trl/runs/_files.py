@@ -8,14 +8,14 @@ from typing import Any, TextIO
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Writes a file beside its place and renames it, so that a kill leaves the old or the new."""
+    """Writes a temporary file and renames it, so that a kill leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.part")
     temporary.write_bytes(content)
     temporary.replace(path)
 
 
 class Table:
-    """A CSV file whose first column counts frames, and whose columns the first row settles."""
+    """A CSV file with frames in its first column; the first row determines the columns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class Table:
         self._columns: tuple[str, ...] = ()
 
     def append(self, *rows: Mapping[str, Any]) -> None:
-        """Writes rows, and hands them to the system, so that a kill loses none."""
+        """Writes rows and flushes them to the operating system, so that a kill loses none."""
         for row in rows:
             if not self._columns:
                 self.start(*row)
@@ -32,7 +32,7 @@ class Table:
                 raise ValueError(
                     f"row of columns {list(row)} given to {self.path.name}, whose columns are "
                     f"{list(self._columns)}: give every row the same columns in the same order, "
-                    "None where there is no value"
+                    "None for a missing value"
                 )
             cells = [v.item() if hasattr(v, "item") else v for v in row.values()]
             self._writer.writerow([int(v) if isinstance(v, bool) else v for v in cells])
@@ -49,9 +49,9 @@ class Table:
             return list(csv.reader(file))[1:]
 
     def rewind(self, frames: int) -> int:
-        """Removes the rows of later frames; returns the frame of the last row that is left.
+        """Removes the rows of later frames; returns the frame of the last remaining row.
 
-        A row that a crash cut off counts as later.
+        A row cut off by a crash counts as later.
         """
         with self.path.open("rb") as file:
             header = file.readline()
@@ -66,7 +66,7 @@ class Table:
         return last
 
     def sync(self) -> None:
-        """Puts all rows on the disk."""
+        """Flushes all rows to the disk."""
         os.fsync(self.file.fileno())
 
     def close(self) -> None:

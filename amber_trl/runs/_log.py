@@ -1,4 +1,4 @@
-"""What is shown and written while a training runs."""
+"""Displays and logs a running training."""
 
 import math
 import time
@@ -28,9 +28,9 @@ _LEDGER_COLUMNS = (
 
 
 class TrainingLog:
-    """Feeds a run directory's tables and logger, and a progress bar, once per iteration.
+    """Updates a run directory's tables and logger, and a progress bar, once per iteration.
 
-    Numbers leave the device here, and not in the update path.
+    Numbers leave the device here, not in the update path.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class TrainingLog:
         self._written = 0  # frames at the last row
 
     def lap(self, name: str) -> None:
-        """Notes that the time since the last lap went to ``name``."""
+        """Adds the time since the last lap to ``name``."""
         now = time.perf_counter()
         self._laps[name], self._lapped = now - self._lapped, now
 
     def count(self, batch: TensorDictBase, frames: int) -> None:
-        """Writes the episodes that end in a batch, before which there were ``frames`` frames."""
+        """Writes the episodes that end in a batch that follows ``frames`` frames."""
         finished = self.recorder.record(batch, frames)
         self.episodes += finished
         rows = (dict(zip(COLUMNS, episode, strict=True)) for episode in finished)
@@ -64,7 +64,7 @@ class TrainingLog:
         metrics: Sequence[TensorDictBase],
         ledger: TensorDictBase | None,
     ) -> None:
-        """Writes the rows of an iteration after which there are ``frames`` frames."""
+        """Writes the rows of an iteration that ends at ``frames`` frames."""
         mean_return, mean_length = self.means()
         shown = {} if mean_return is None else {"return": f"{mean_return:.4g}"}
         row = {"frames": frames, **{name: _number(value) for name, value in values.items()}}
@@ -99,7 +99,7 @@ class TrainingLog:
         return returns / len(last), lengths / len(last)
 
     def summary(self, frames: int, every: int) -> dict[str, Any]:
-        """Scores and time after ``frames`` frames; the learning curve has a point for each ``every``."""
+        """Scores and time after ``frames`` frames; the learning curve has a point every ``every``."""
         ends = [episode.frame for episode in self.episodes]
         returns = [episode.episode_return for episode in self.episodes]
         seconds = time.perf_counter() - self._started
@@ -121,7 +121,7 @@ class TrainingLog:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], frames: int) -> None:
-        """Goes on after ``frames`` frames, with the rows that there were then."""
+        """Continues after ``frames`` frames, with the rows up to there."""
         self._written = state.get("written", frames)
         self._directory.rewind(frames, last_row=self._written)
         self.episodes = [
@@ -140,18 +140,18 @@ def _number(value: Any) -> Any:
 
 
 def _means(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:
-    """How many updates there were, and the means over all of them."""
+    """The number of updates, and the means over all of them."""
     if not metrics:
         return {"updates": 0}
     updates: TensorDictBase = torch.cat(
-        [each.reshape(each.batch_size.numel()) for each in metrics]  # -1 fails where there are none
+        [each.reshape(each.batch_size.numel()) for each in metrics]  # -1 fails if there are none
     )
     means = updates.cpu().to(torch.float64).mean(0)
     return {"updates": len(updates), **{name: means[name].item() for name in sorted(means.keys())}}
 
 
 def _ledger_cells(ledger: TensorDictBase, num_batches: int) -> dict[str, Any]:
-    """The ledger's columns, once per batch age; empty where no batch is stored yet."""
+    """The ledger's columns, once per batch age; empty for ages that are not stored yet."""
     if len(ledger) > num_batches:
         raise ValueError(
             f"ledger of {len(ledger)} batches given with num_batches={num_batches}: "

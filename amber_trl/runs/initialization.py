@@ -1,4 +1,4 @@
-"""Starting a new training from the networks of another run."""
+"""Starts a new training from the networks of another run."""
 
 import os
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from amber_trl.runs.policies import Policy, find_policy
 
 
 def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> None:
-    """Loads the networks of another run, with their statistics and the scale of rewards.
+    """Loads another run's networks, with their statistics and the reward scale.
 
-    These are all that the modules in ``parts`` hold in submodules; everything else stays as it is.
-    :class:`TrainingRun` calls it on entering. Call it on parts made on trial to learn before a run
-    directory is opened whether they fit.
+    The networks are everything that the modules in ``parts`` store in submodules; everything else stays
+    unchanged. :class:`TrainingRun` calls this function on entering. To find out whether networks fit
+    before opening a run directory, call it on trial parts.
 
     Args:
         run: run directory, or one of its checkpoints.
-        parts: what a checkpoint holds, by name, as in :class:`TrainingRun`.
+        parts: the parts of a checkpoint by name, as in :class:`TrainingRun`.
 
     Raises:
-        FileNotFoundError: if there is no such run, or it has no checkpoint.
+        FileNotFoundError: if the run does not exist or has no checkpoint.
         CheckpointError: if the networks do not fit, or only one of the two trainings scales rewards.
 
     Examples:
@@ -49,7 +49,7 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
                 if key in saved and saved[key].shape != value.shape
             )
             raise CheckpointError(
-                f"init_from={str(run)!r} is of another task, network or recipe: "
+                f"init_from={str(run)!r} has another task, network or recipe: "
                 f"{next(shapes, f'{name} has other parameters')}"
             ) from error
     if isinstance(policy := parts.get("policy"), Policy):
@@ -59,13 +59,13 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
 def _initialize_scale(
     run: str | os.PathLike[str], policy: Policy, saved: Mapping[str, Any] | None
 ) -> None:
-    """Loads the scale of rewards, but not the sums of episodes that end in the other run."""
+    """Loads the reward scale, but not the sums of the other run's unfinished episodes."""
     scaler = policy.reward_scaler
     if (scaler is None) != (saved is None):
         theirs, ours = (" not" * (part is None) for part in (saved, scaler))
         raise CheckpointError(
             f"init_from={str(run)!r}: its rewards were{theirs} scaled, and so were the values that "
-            f"its critic learnt, while those of this run are{ours}: train with reward_scaling as "
+            f"its critic learnt, but those of this run are{ours}: train with reward_scaling as "
             "that run did"
         )
     if scaler is not None and saved is not None:

@@ -10,14 +10,14 @@ _logger = logging.getLogger(__name__)
 
 
 class StopOnInterrupt:
-    """Lets a signal finish the iteration: the first asks to stop, the second stops at once.
+    """Delays a signal until the iteration ends: the first asks to stop, the second stops at once.
 
-    Inside the context the first SIGINT (Ctrl-C), SIGTERM or SIGHUP (a closed terminal) only sets
-    ``signal``, which the training loop reads between iterations, so that it never saves a half-made
-    update. The first also restores the earlier handlers, so that a second one acts as it would
-    have without: SIGINT raises :class:`KeyboardInterrupt`, the others end the process. Outside the
-    main thread, where Python allows no handlers, it does nothing. It leaves a signal alone that the
-    process ignores, as SIGHUP under ``nohup``.
+    Inside the context, the first SIGINT (Ctrl-C), SIGTERM or SIGHUP (a closed terminal) only sets
+    ``signal``. The training loop reads it between iterations, and so never saves a half-made update. The
+    first signal also restores the earlier handlers, so that a second one has its usual effect: SIGINT
+    raises :class:`KeyboardInterrupt`, the others end the process. Outside the main thread, where Python
+    allows no handlers, it does nothing. Signals that the process ignores, such as SIGHUP under
+    ``nohup``, stay ignored.
 
     Attributes:
         signal: the signal that asked to stop, or None.
@@ -41,7 +41,7 @@ class StopOnInterrupt:
 
     @property
     def requested(self) -> bool:
-        """Whether one of the signals came."""
+        """Whether one of the signals was received."""
         return self.signal is not None
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class StopOnInterrupt:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self._restore()
-        _logger.warning("%s: finishing this iteration; another stops at once", self.signal.name)
+        _logger.warning("%s: finishing this iteration; another one stops at once", self.signal.name)
 
     def _restore(self) -> None:
         for number, handler in self._earlier.items():

@@ -1,4 +1,4 @@
-"""Actors made by a function that the caller names."""
+"""Actors built by a function that the caller names."""
 
 import inspect
 
@@ -14,25 +14,25 @@ from amber_trl.modules import ObservationNormalizer
 def named_actor(
     name: str, env: EnvBase, normalizer: ObservationNormalizer
 ) -> ProbabilisticTensorDictSequential:
-    """Calls the function ``module:function``, which makes an actor of an environment's specs.
+    """Calls the function ``module:function``, which builds an actor from an environment's specs.
 
-    It is called as ``function(observation_spec, action_spec, normalizer=normalizer)``, with the specs
-    of one environment, and returns a feed-forward ``torchrl.modules.ProbabilisticActor``. That reads
-    the environment's observation, and writes its action and, by ``return_log_prob=True``, the
-    action's log-probability. Observations are raw unless the actor puts the normaliser, which the
-    critic has too and the loop updates, before its network.
+    It is called as ``function(observation_spec, action_spec, normalizer=normalizer)`` with the specs of
+    one environment, and returns a feed-forward ``torchrl.modules.ProbabilisticActor``. The actor must
+    read the environment's observation, and write its action and (with ``return_log_prob=True``) the
+    action's log-probability. Observations are raw unless the actor applies the normaliser first, which
+    the critic shares and the loop updates.
 
     Args:
-        name: as in :func:`import_named`, which says what it raises.
-        env: an environment; it is not stepped.
+        name: as in :func:`import_named`, with the same errors.
+        env: the environment, which is not stepped.
         normalizer: running statistics of the observations.
 
     Returns:
         The actor, on the normaliser's device.
 
     Raises:
-        TypeError: if the function returns what has no ``get_dist``.
-        ValueError: if the actor reads or writes other keys, or actions of another shape.
+        TypeError: if the function returns an object without ``get_dist``.
+        ValueError: if the actor reads or writes other keys, or writes actions of another shape.
 
     Examples:
         >>> from amber_trl.envs import make_env

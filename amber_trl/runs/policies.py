@@ -1,4 +1,4 @@
-"""Trained policies: saved with what rebuilds them, found in a run, and loaded to be played."""
+"""Trained policies: saved with everything that rebuilds them, found in a run, and loaded for evaluation."""
 
 import io
 import os
@@ -28,27 +28,27 @@ _OPTIONS = ("clip", "min_variance", "dtype")  # of a normaliser
 _SCALER_OPTIONS = ("num_envs", "gamma", "min_variance")
 _NOT_SAVED_BEFORE: dict[str, Any] = {"env_kwargs": {}, "wrappers": [], "actor_function": None}
 _NOT_SAVED_BEFORE |= {"normalizer": None, "reward_scaler": None}
-"""What the files of earlier versions lack."""
+"""Defaults for entries that files of earlier versions lack."""
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """An actor, with what rebuilds it and its environment.
+    """An actor, with everything that rebuilds it and its environment.
 
-    It is what a run's ``policy.pt`` and every checkpoint hold, and what
-    :func:`~amber_trl.evaluation.play` plays.
+    A run's ``policy.pt`` and every checkpoint contain one, and
+    :func:`~amber_trl.evaluation.play` plays one.
 
     Attributes:
-        env_id: Gymnasium id of the environment that the actor is trained on.
+        env_id: Gymnasium id of the training environment.
         arguments: arguments of :func:`~amber_trl.modules.gaussian_actor` or
             :func:`~amber_trl.modules.categorical_actor`, without the normaliser; plain values.
         actor: the actor, with its normaliser inside.
-        env_kwargs: arguments that the environment is made with; plain values.
-        wrappers: wrappers that are put around it, by name, as in
+        env_kwargs: keyword arguments of the environment; plain values.
+        wrappers: wrappers of the environment, by name, as in
             :func:`~amber_trl.envs.make_env`.
-        reward_scaler: what scaled the rewards that it was trained on; None if nothing did. Playing
-            the policy does not use it.
-        actor_function: the ``module:function`` that made an actor of another kind, as in
+        reward_scaler: the scaler of the training rewards; None if they were not scaled. Playing the
+            policy does not use it.
+        actor_function: the ``module:function`` that made a custom actor, as in
             :func:`~amber_trl.runs.named_actor`; ``arguments`` are then not used.
 
     Examples:
@@ -72,7 +72,7 @@ class Policy:
     actor_function: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes environment and actor, the weights, and the scaler's state."""
+        """The environment's and actor's arguments, the weights, and the scaler's state."""
         modules = [m for m in self.actor.modules() if isinstance(m, ObservationNormalizer)]
         options = [{name: getattr(module, name) for name in _OPTIONS} for module in modules]
         scaler = None
@@ -94,7 +94,7 @@ class Policy:
         """Loads the weights, and the scaler's state.
 
         Raises:
-            ValueError: if they are of another task or of another network.
+            ValueError: if they belong to another task or network.
         """
         own = self.state_dict()
         for name in ("env_id", "env_kwargs", "wrappers", "arguments", "actor_function"):
@@ -107,14 +107,14 @@ class Policy:
             self.reward_scaler.load_state_dict(state["reward_scaler"]["state"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes ``policy.pt``, whole or not at all, for :func:`load_policy` on any machine.
+        """Writes ``policy.pt``, whole or not at all; :func:`load_policy` reads it on any machine.
 
         Raises:
             OSError: the disk is full, or the file cannot be written for another reason.
         """
         state = self.state_dict()
         state["actor"] = {name: value.cpu() for name, value in state["actor"].items()}
-        # Not straight into the file: on a full disk torch.save raises a RuntimeError that hides it.
+        # Not straight into the file: on a full disk torch.save raises a RuntimeError that hides the cause.
         content = io.BytesIO()
         torch.save(state, content)
         write_whole(Path(path), content.getbuffer())
@@ -127,30 +127,29 @@ def load_policy(
     wrappers: Sequence[str] | None = None,
     actor: str | None = None,
 ) -> Policy:
-    """Loads a policy. No code that the caller has not named runs, and no generator moves.
+    """Loads a policy. It runs no code that the caller has not named, and advances no generator.
 
-    Playing a policy makes the environment that its file names. An id of the form ``module:id``
-    imports that module, and so does a wrapper, or a function that makes the actor. A policy that
-    would import a module loads only if the caller names the same id, wrappers or function. Those of
-    ``gymnasium.wrappers`` need no naming.
+    Loading a custom actor, or playing a policy, makes the environment that the file names. An id of the
+    form ``module:id`` imports that module; so does a wrapper, or a function that makes the actor. A
+    policy that would import a module loads only if the caller names the same id, wrappers or function.
+    Wrappers from ``gymnasium.wrappers`` need not be named.
 
     Args:
         path: a run's ``policy.pt``, or one of its checkpoints, which is then verified.
-        env_id: what the file must say; None takes any id that imports no module.
-        wrappers: what the file must say; None takes any of ``gymnasium.wrappers``.
-        actor: the ``module:function`` that the file must say makes the actor; None takes actors of
-            this library. To call it, the environment is made.
+        env_id: the id that the file must contain; None accepts any id that imports no module.
+        wrappers: the wrappers that the file must contain; None accepts any of ``gymnasium.wrappers``.
+        actor: the ``module:function`` that the file must name for the actor; None accepts actors of this
+            library. Calling it makes the environment.
 
     Returns:
         The policy, on the CPU.
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
-        CheckpointError: the checkpoint is damaged, or does not hold a policy.
+        CheckpointError: the checkpoint is damaged, or does not contain a policy.
         ImportError: what the caller named cannot be imported.
-        ValueError: the file is damaged or holds something else, its policy is for another
-            environment or of another actor than the caller says, or imports a module that the
-            caller has not named.
+        ValueError: the file is damaged or is not a policy file; the policy is for another environment or
+            actor than the caller names; or it imports a module that the caller has not named.
 
     Examples:
         >>> from amber_trl.runs import load_policy
@@ -167,7 +166,7 @@ def load_policy(
     _check_named(path, "env_id", named, env_id)
     _check_named(path, "wrappers", saved["wrappers"], None if wrappers is None else list(wrappers))
     _check_named(path, "actor", function, actor)
-    with _errors_of(path), torch.random.fork_rng(devices=[]):  # new weights, which are replaced
+    with _errors_of(path), torch.random.fork_rng(devices=[]):  # draws weights, then replaced
         return _build(saved)
 
 
@@ -182,7 +181,7 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 
 def _check_named(path: Path, name: str, saved: Any, asked: Any) -> None:
-    """Refuses a policy that is not the one asked for, or imports modules that were not named."""
+    """Refuses a policy that is not the requested one, or imports modules that were not named."""
     names = [saved] if isinstance(saved, str) else saved or []
     modules = [each.rpartition(":")[0] for each in names]
     foreign = [m for m in modules if m and m.split(".")[:2] != ["gymnasium", "wrappers"]]
@@ -200,19 +199,19 @@ def _check_named(path: Path, name: str, saved: Any, asked: Any) -> None:
 
 
 def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
-    """Where a run has a policy.
+    """Finds a policy of a run.
 
     Args:
-        run_dir: run directory.
+        run_dir: the run directory.
         which: the ``last`` checkpoint, the ``best`` one (the highest mean return of the last 100
             training episodes; see :class:`TrainingRun`), or the ``final`` policy, ``policy.pt``.
 
     Returns:
-        What :func:`load_policy` takes.
+        A path for :func:`load_policy`.
 
     Raises:
-        FileNotFoundError: the run has none; the message says what it has.
-        CheckpointError: ``best`` is asked for and a checkpoint is damaged.
+        FileNotFoundError: the run has none; the message says which it has.
+        CheckpointError: ``best`` is requested and a checkpoint is damaged.
 
     Examples:
         >>> import tempfile

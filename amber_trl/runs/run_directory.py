@@ -1,4 +1,4 @@
-"""The files that a training run leaves behind."""
+"""The files of a training run."""
 
 import fcntl
 import json
@@ -29,35 +29,35 @@ _LEFT = (
     "evaluation-*.json",
     *LEFT,
 )
-"""What a run leaves, as patterns. Nothing else is ever removed."""
+"""A run's files, as patterns. Nothing else is ever removed."""
 
 
 class RunDirectory:
-    r"""Directory of one training run, in which :class:`TrainingRun` writes.
+    r"""Directory of one training run, to which :class:`TrainingRun` writes.
 
-    Its tables ``episodes.csv``, ``iterations.csv`` and ``timing.csv`` are flushed every iteration,
-    so that a kill loses at most one. Floats are written so that reading them back gives the same
-    number, and the wall clock is in ``timing.csv`` and ``summary.json`` only: equal runs leave
-    byte-identical episodes and iterations.
+    The tables ``episodes.csv``, ``iterations.csv`` and ``timing.csv`` are flushed every iteration, so
+    that a kill loses at most one. Floats are written such that reading them back gives the same number.
+    Wall-clock times are only in ``timing.csv`` and ``summary.json``, so equal runs write byte-identical
+    episodes and iterations.
 
-    It is a context manager that closes its files, and it is locked while they are open.
+    It is a context manager that closes its files, and is locked while they are open.
 
     Args:
         path: the directory, created with its parents.
-        overwrite: remove the files and checkpoints of an earlier run in it. Other files are never
+        overwrite: remove an earlier run's files and checkpoints in it. Other files are never
             touched.
-        resume: go on with the run in it.
-        logger: where iterations go besides the tables: ``"csv"`` is nowhere. ``"tensorboard"`` is
-            ``path/tensorboard``. ``"wandb"`` and ``"mlflow"`` are set up by their own environment
-            variables, such as ``WANDB_PROJECT``, ``WANDB_MODE=offline`` or ``MLFLOW_TRACKING_URI``,
-            without which MLflow writes ``path/mlflow.db``.
+        resume: continue the run in it.
+        logger: a logger for iterations in addition to the tables; ``"csv"`` is none. ``"tensorboard"``
+            writes to ``path/tensorboard``. ``"wandb"`` and ``"mlflow"`` are configured by their own
+            environment variables, such as ``WANDB_PROJECT``, ``WANDB_MODE=offline`` or
+            ``MLFLOW_TRACKING_URI``, without which MLflow writes ``path/mlflow.db``.
 
     Raises:
         FileExistsError: if ``path`` is a file, or already holds a run and neither ``overwrite`` nor
             ``resume`` is set.
         FileNotFoundError: if ``resume`` is set and ``path`` lacks one of a run's tables.
         ValueError: if both are set, or ``logger`` is unknown.
-        BlockingIOError: if another process, or another object of this one, has the run open.
+        BlockingIOError: if another process, or another object in this one, has the run open.
         ImportError: if the package of the ``logger`` is not installed.
         RuntimeError: if the logger cannot start, for example without a login.
 
@@ -113,28 +113,28 @@ class RunDirectory:
         except RuntimeError:
             self._closing.close()
             for table in self._tables.values() if not resume else ():
-                table.path.unlink()  # so that there is no run yet
+                table.path.unlink()  # so that no run exists yet
             raise
         if self._logger is not None:
             self._closing.enter_context(self._logger.experiment)
 
     @property
     def checkpoints(self) -> Path:
-        """Directory for the run's checkpoints; not created here."""
+        """Directory for the run's checkpoints, not created here."""
         return self.path / "checkpoints"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes ``config.json``, and ``versions.json`` beside it.
 
         Args:
-            config: the effective configuration, plain values by name. Infinity is written as the
+            config: the effective configuration: plain values by name. Infinity is written as the
                 string ``"inf"``, which ``float`` reads back, and a path as a string.
         """
         self._write_json("config.json", config)
         self._write_json("versions.json", package_versions())
 
     def config_text(self) -> str:
-        """What ``config.json`` holds; empty before it is written."""
+        """The contents of ``config.json``; empty before it is written."""
         path = self.path / "config.json"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
@@ -143,17 +143,17 @@ class RunDirectory:
         self._write_json("summary.json", {**summary, "versions": package_versions()})
 
     def append(self, table: TableName, *rows: Mapping[str, Any]) -> None:
-        """Appends rows to a table: numbers by column, the frames so far first, None if empty.
+        """Appends rows to a table: numbers by column, frames so far first, None for an empty cell.
 
-        The first row settles the columns.
+        The first row determines the columns.
         """
         self._tables[table].append(*rows)
 
     def log(self, frames: int, values: Mapping[str, Any]) -> None:
-        """Gives the logger an iteration's numbers by name; None is left out.
+        """Passes an iteration's numbers to the logger by name; None is left out.
 
-        A resumed run repeats iterations that were logged before it was stopped. These are left out,
-        so each is there once.
+        A resumed run repeats iterations that were logged before it was stopped. Those are left out, so
+        that each is logged once.
         """
         if self._logger is not None and frames > self._logged:
             numbers = {name: float(value) for name, value in values.items() if value is not None}
@@ -165,24 +165,24 @@ class RunDirectory:
         return self._tables[table].rows()
 
     def sync(self) -> None:
-        """Puts all rows on the disk, so that a checkpoint saved after it never has more of them."""
+        """Flushes all rows to the disk, so that a later checkpoint never refers to missing rows."""
         for table in self._tables.values():
             table.sync()
 
     def rewind(self, frames: int, *, last_row: int | None = None) -> None:
-        """Keeps the rows up to a checkpoint, so that none is missing or there twice.
+        """Keeps the rows up to a checkpoint, so that none is missing or duplicated.
 
-        Removes ``policy.pt`` and ``summary.json`` too, which an earlier end of the run left.
+        Also removes ``policy.pt`` and ``summary.json``, written when the run ended earlier.
 
         Args:
             frames: frames of the checkpoint.
-            last_row: frame of the row of ``iterations.csv`` that was the last one then, if it is an
-                earlier one.
+            last_row: frame of the last row of ``iterations.csv`` at that time, if it is earlier than
+                ``frames``.
 
         Raises:
             ValueError: if ``iterations.csv`` has no such row.
         """
-        # This table's row is written after the logger has the iteration.
+        # This table's row is written after the logger gets the iteration.
         whole = (int(row[0]) for row in self.rows("timing") if row and row[0].isdigit())
         self._logged = max(whole, default=0)
         last = {name: table.rewind(frames) for name, table in self._tables.items()}["iterations"]
@@ -195,7 +195,7 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes all files; what was appended stays."""
+        """Closes all files; appended rows are kept."""
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -211,7 +211,7 @@ class RunDirectory:
             for table in self._tables.values():
                 table.file.close()
             raise BlockingIOError(
-                f"run directory {self.path} is in use by another training: wait for its end, or "
+                f"run directory {self.path} is in use by another training: wait for it to end, or "
                 "name another directory"
             ) from error
 
@@ -221,7 +221,7 @@ class RunDirectory:
 
 
 def read_config(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a run's ``config.json`` holds.
+    """The contents of a run's ``config.json``.
 
     Raises:
         FileNotFoundError: there is none.
@@ -246,7 +246,7 @@ def read_config(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
+    """A value in a form that JSON can represent."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The learning curve of a training run, and the two scores by which it is measured."""
+"""The learning curve of a training run, and its two scores."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,9 +10,9 @@ from amber_trl.runs._episodes import WINDOW
 def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
     """Mean return of the last 100 training episodes.
 
-    The *final* score of AMBER (Han & Sung, arXiv 1710.04423, table of final scores). With fewer
-    than 100 episodes it is the mean over those there are; NaN without any. Arguments and errors are
-    those of :func:`learning_curve`.
+    The *final* score of AMBER (Han & Sung, arXiv 1710.04423, table of final scores). With fewer than
+    100 episodes it is the mean over all of them; without any it is NaN. Arguments and errors are those
+    of :func:`learning_curve`.
 
     Examples:
         >>> from amber_trl.runs import final_score
@@ -26,11 +26,11 @@ def final_score(frames: ArrayLike, returns: ArrayLike) -> float:
 def speed_score(frames: ArrayLike, returns: ArrayLike, every: int, total_frames: int) -> float:
     """Average return over training, a measure of sample efficiency.
 
-    The mean of :func:`learning_curve`, without the points before the first finished episode: the
-    area under the curve, over its frames. This is the *speed* score of AMBER (Han & Sung, arXiv
-    1710.04423, table of speed scores); the paper calls it the return of all episodes, but a plain
-    mean over episodes does not give its numbers.
-    Without a finished episode it is NaN. Arguments and errors are those of :func:`learning_curve`.
+    The mean of :func:`learning_curve`, without the points before the first finished episode: the area
+    under the curve divided by its frames. This is the *speed* score of AMBER (Han & Sung, arXiv
+    1710.04423, table of speed scores). The paper calls it the return of all episodes, but a plain mean
+    over episodes does not reproduce its numbers. Without a finished episode it is NaN. Arguments and
+    errors are those of :func:`learning_curve`.
 
     Examples:
         >>> from amber_trl.runs import speed_score
@@ -47,18 +47,18 @@ def learning_curve(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Mean return of the last 100 training episodes, over the frames of training.
 
-    What AMBER's figures show (Han & Sung, arXiv 1710.04423, section 7.1).
+    The curve in AMBER's figures (Han & Sung, arXiv 1710.04423, section 7.1).
 
     Args:
-        frames: frame at which each episode ended, integers, ``[episodes]``, not decreasing.
+        frames: frame at which each episode ended, integers, ``[episodes]``, non-decreasing.
         returns: undiscounted return of each episode, ``[episodes]``.
         every: frames between two points of the curve, at least 1 (the frames of a batch).
         total_frames: frames of the whole training, at least 0; later episodes are left out.
 
     Returns:
-        The frames ``every, 2 * every, ...`` up to ``total_frames``, ``[points]``, and at each the
-        mean return of the last 100 episodes finished by then, ``[points]``. If fewer have
-        finished, the mean is over those; before the first it is NaN.
+        The frames ``every, 2 * every, ...`` up to ``total_frames``, ``[points]``, and at each the mean
+        return of the last 100 episodes finished by then, ``[points]``. If fewer have finished, the mean
+        is over those; before the first, it is NaN.
 
     Raises:
         ValueError: if ``every`` or ``total_frames`` is out of range, the two sequences differ in
@@ -86,7 +86,7 @@ def _validated(
     if ends.ndim != 1 or ends.shape != values.shape:
         raise ValueError(
             f"frames of shape {list(ends.shape)} and returns of shape {list(values.shape)}: they "
-            "must be one-dimensional and of equal length; pass one number of each per episode"
+            "must be one-dimensional and of equal length; pass one of each per episode"
         )
     if np.any(np.diff(ends) < 0):
         at = int(np.argmax(np.diff(ends) < 0))

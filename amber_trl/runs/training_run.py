@@ -29,66 +29,66 @@ from amber_trl.runs.run_directory import RunDirectory
 _logger = logging.getLogger(__name__)
 
 _SHARE = 0.5
-"""Share of a training after which its episodes count as a full window, however few they are."""
+"""Share of a training after which any number of episodes counts as a full window."""
 
 
 class TrainingRun:
-    """Runs the iterations of a training: resumes, stops, saves checkpoints, logs and sums up.
+    """Runs the iterations of a training: resumes, stops, saves checkpoints, logs and summarises.
 
-    It goes around any training loop over a collector's batches::
+    It wraps any training loop over a collector's batches::
 
         with TrainingRun(directory, collector, parts) as run:
             for batch in run.batches():
                 ...  # learn from the batch; run.frames were collected before it
                 run.record(batch, metrics=metrics)
 
-    Entering it goes on from the newest sound checkpoint, if the directory was opened with
-    ``resume=True``. On the CPU, and if its simulators can be saved, a resumed training ends with
-    the same bits as one that never stopped; otherwise ``reasons`` in ``summary`` says why not.
+    On entering, it continues from the newest sound checkpoint if the directory was opened with
+    ``resume=True``. On the CPU, with simulators that can be saved, a resumed training ends with the same
+    bits as one that never stopped. Otherwise ``reasons`` in ``summary`` says why not.
 
-    A checkpoint holds the parts, the collector and its simulators, the random generators and the
-    log's position. Its score is the mean return of the last 100 training episodes. Short episodes
-    end first, so it has one only once 100 episodes have ended or half of ``total_frames`` have been
-    collected. Its details store the number of ``episodes``.
+    A checkpoint contains the parts, the collector and its simulators, the random generators and the
+    log's position. Its score is the mean return of the last 100 training episodes. Since short episodes
+    end first, a checkpoint has a score only once 100 episodes have ended or half of ``total_frames`` has
+    been collected. Its details store the number of ``episodes``.
 
-    The first signal of :class:`StopOnInterrupt` ends the loop after the running iteration, as
-    ``break`` does after :meth:`record`. On leaving, also after an error, the collector is shut down
-    and ``policy.pt`` and ``summary.json`` are written.
+    The first signal of :class:`StopOnInterrupt` ends the loop after the current iteration, as does
+    ``break`` after :meth:`record`. On leaving, even after an error, the collector is shut down and
+    ``policy.pt`` and ``summary.json`` are written.
 
     Args:
-        directory: where everything is written; closed on leaving.
-        collector: of whole batches. Its ``total_frames`` are those of the training, and are set to
-            infinity: the run ends by itself. A resume is exact with
-            :class:`~amber_trl.collectors.GymCollector`; others start new episodes.
-        parts: what a checkpoint holds of the loop, by name: anything with ``state_dict`` and
-            ``load_state_dict`` that changes. A :class:`Policy` among them, under the name
-            ``policy``, is also written to ``policy.pt``, for ``amber-trl evaluate``.
-        num_batches: batches that the ledger can have; its columns are written for each age.
+        directory: the run directory, closed on leaving.
+        collector: a collector of whole batches. Its ``total_frames`` become those of the training, and are
+            then set to infinity, since the run itself decides when to end. A resume is exact with
+            :class:`~amber_trl.collectors.GymCollector`; other collectors start new episodes.
+        parts: the loop's parts of a checkpoint, by name: everything with ``state_dict`` and
+            ``load_state_dict`` that changes. If there is a :class:`Policy` under the name ``policy``, it is
+            also written to ``policy.pt``, for ``amber-trl evaluate``.
+        num_batches: largest number of batches in the ledger; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
-        log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops of
-            many short ones. The last iteration is always written, and so are all episodes. Must divide
+        log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops with many
+            short iterations. Episodes are always written, and so is the last iteration. Must divide
             ``eval_interval``.
-        init_from: run, or one of its checkpoints, whose networks a new training starts from, as by
+        init_from: a run, or one of its checkpoints, from whose networks a new training starts, as by
             :func:`initialize_from`. A resumed training ignores it.
-        eval_interval: iterations between evaluations; None makes none.
-        evaluate: plays some episodes with the current actor and returns their mean return. It must
-            move no generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
-            The mean goes into the column ``eval_return``, and becomes the score of a checkpoint
-            after that iteration. Checkpoints after other iterations then have none.
+        eval_interval: iterations between evaluations; None for no evaluations.
+        evaluate: plays some episodes with the current actor and returns their mean return. It must not
+            advance any generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
+            The mean goes to the column ``eval_return``, and becomes the score of a checkpoint saved after
+            that iteration. Checkpoints after other iterations then have no score.
         progress: whether to show a progress bar.
 
     Attributes:
-        frames: frames collected and recorded so far, in all.
+        frames: total number of frames collected and recorded so far.
         total_frames: frames of the whole training, in whole batches; may be infinite.
-        summary: what ``summary.json`` says, after leaving.
+        summary: the contents of ``summary.json``, after leaving.
 
     Raises:
         ValueError: if a number is out of range, or a part has a reserved name.
-        CheckpointError: on entering, if there is no checkpoint to resume from, or none that the
-            parts can take.
+        CheckpointError: on entering, if there is no checkpoint to resume from, or none that fits the
+            parts.
 
     Examples:
-        A complete training by TorchRL's ``ReinforceLoss``, which can be stopped and resumed.
+        A complete training with TorchRL's ``ReinforceLoss`` that can be stopped and resumed:
 
         >>> import tempfile
         >>> import torch
@@ -147,7 +147,7 @@ class TrainingRun:
                 "of evaluations would be missing"
             )
         if eval_interval is not None and evaluate is None:
-            raise ValueError(f"eval_interval={eval_interval} without evaluate: pass what to call")
+            raise ValueError(f"eval_interval={eval_interval} without evaluate: pass a function")
         self.frames = 0
         self.summary: dict[str, Any] = {}
         self._directory, self._collector, self._parts = directory, collector, dict(parts)
@@ -155,7 +155,7 @@ class TrainingRun:
         self.total_frames = total = collector.total_frames
         if math.isfinite(total):  # the last batch is whole
             self.total_frames = -(-total // size) * size
-        # It would close the simulators with its last batch, before they are saved.
+        # The collector would close the simulators with its last batch, before they are saved.
         collector.total_frames = math.inf
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._eval_interval, self._evaluate = eval_interval, evaluate
@@ -166,7 +166,7 @@ class TrainingRun:
             own["collection"] = self._collection = CollectionState(collector, env)
         own["generators"] = GlobalRNGState()  # last, since others may draw while they load
         if taken := own.keys() & parts:
-            raise ValueError(f"parts={sorted(taken)} are saved anyway: give them other names")
+            raise ValueError(f"parts={sorted(taken)} are saved anyway: give the parts other names")
         policy = parts.get("policy")
         self._policy = policy if isinstance(policy, Policy) else None
         self._checkpoints = Checkpoints(directory.checkpoints, {**parts, **own})
@@ -190,7 +190,7 @@ class TrainingRun:
                 self._restore()
             elif self._init_from is not None:
                 initialize_from(self._init_from, self._parts)
-                if self._policy is not None:  # for a collector with a copy
+                if self._policy is not None:  # for a collector with a copy of the actor
                     weights = TensorDict.from_module(self._policy.actor)
                     self._collector.update_policy_weights_(weights)
             self._closing = stack.pop_all()
@@ -199,10 +199,10 @@ class TrainingRun:
     def batches(self) -> Iterator[TensorDictBase]:
         """Yields the collector's batches until all are collected or the run is asked to stop.
 
-        Between two of them it saves a checkpoint where one is due.
+        Between batches it saves a checkpoint when one is due.
 
         Raises:
-            RuntimeError: if a batch was not recorded before the next is asked for.
+            RuntimeError: if a batch was not recorded before the next is requested.
         """
         batches = iter(self._collector)
         # A signal that arrives after this check takes effect once the iteration is finished.
@@ -230,14 +230,14 @@ class TrainingRun:
         """Ends an iteration: counts its frames, logs it and moves the bar.
 
         Args:
-            batch: as collected, ``[E, T]`` or ``[T]``, with the environment's own rewards and flags.
-            values: further columns of ``iterations.csv``, such as what a schedule set.
-            metrics: what the updates returned, one TensorDict per epoch or update; the means over
+            batch: the batch as collected, ``[E, T]`` or ``[T]``, with the environment's own rewards and flags.
+            values: further columns of ``iterations.csv``, such as the values that a schedule set.
+            metrics: what the updates returned, one TensorDict per epoch or update; means over
                 all updates are written.
             ledger: what ``refresh`` returned, newest batch first.
 
         Raises:
-            ValueError: if the batch has other frames, or another last dimension, than the one that
+            ValueError: if the number of frames or the last dimension of the batch differs from the batch that
                 :meth:`batches` yielded.
             RuntimeError: if no batch waits to be recorded, as on a second call.
         """
@@ -267,7 +267,7 @@ class TrainingRun:
         return {"frames": self.frames, "config": config, "log": self._log.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state; later rows of the tables are removed.
+        """Continues from a saved state; later rows of the tables are removed.
 
         Raises:
             ValueError: if ``config.json`` or the tables are not those of the run that saved it.
@@ -291,7 +291,7 @@ class TrainingRun:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Writes the final files; a failure here must not mask an earlier error."""
+        """Writes the final files; a failure here must not hide an earlier error."""
         interrupted, stopped_by = self.frames < self.total_frames, self._stop.signal
         reasons = self._reasons()
         between_rows = min(self._size * self._log_interval, max(1, self.frames))
@@ -315,7 +315,7 @@ class TrainingRun:
     def _save(self) -> None:
         if self.frames == self._saved:
             return
-        self._directory.sync()  # a checkpoint must not know of a row that a crash can take
+        self._directory.sync()  # a checkpoint must not refer to a row that a crash can lose
         episodes = len(self._log.episodes)
         full = episodes >= WINDOW or self.frames >= _SHARE * self.total_frames
         trained = self._log.means()[0] if full else None
@@ -339,20 +339,20 @@ class TrainingRun:
             self._log.recorder.drop_unfinished()
             if self._policy is not None and self._policy.reward_scaler is not None:
                 self._policy.reward_scaler.restart()
-            self._earlier.append("simulators were not put back, so new episodes started")
+            self._earlier.append("simulators were not restored, so new episodes started")
         for reason in self._earlier:
             _logger.warning("resumed approximately: %s", reason)
         if self._progress:
             tqdm.write(f"resumed after {self.frames} of {self.total_frames} frames", sys.stderr)
         if self.frames >= self.total_frames:
             _logger.warning(
-                "the run in %(run)s is finished: go on for longer with --extend %(run)s "
-                "--total-frames M, or start another from its policy with --init-from %(run)s",
+                "the run in %(run)s is finished: continue it with --extend %(run)s "
+                "--total-frames M, or start a new run from its policy with --init-from %(run)s",
                 {"run": self._directory.path},
             )
 
     def _reasons(self) -> list[str]:
-        """Why the run is not, or cannot be resumed as, one that never stopped; empty if it can."""
+        """Why the run, or a resumed one, may differ from a run that never stopped; empty if it may not."""
         reasons = [*self._earlier]
         if self._collection is None:
             name = type(self._collector).__name__
@@ -362,14 +362,14 @@ class TrainingRun:
         modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
         devices = {str(p.device) for module in modules for p in module.parameters()} - {"cpu"}
         reasons += [
-            f"device {device}: sums are not made in the same order every time"
+            f"device {device}: the order of sums varies from run to run"
             for device in sorted(devices)
         ]
         return list(dict.fromkeys(reasons))
 
 
 def _same_config(saved: str, now: str) -> bool:
-    """Whether a run is configured as it was; one that was extended may have another length."""
+    """Whether a run's configuration is unchanged; an extended run may have another length."""
     if saved == now:
         return True
     before, after = (json.loads(text or "{}") for text in (saved, now))
