@@ -166,7 +166,7 @@ def load_policy(
     _check_named(path, "env_id", named, env_id)
     _check_named(path, "wrappers", saved["wrappers"], None if wrappers is None else list(wrappers))
     _check_named(path, "actor", function, actor)
-    with _errors_of(path), torch.random.fork_rng(devices=[]):  # draws weights, then replaced
+    with _errors_of(path), torch.random.fork_rng(devices=[]):  # building draws weights
         return _build(saved)
 
 

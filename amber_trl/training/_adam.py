@@ -10,11 +10,11 @@ _REFUSED = ("amsgrad", "maximize", "differentiable")
 
 
 def check_supported(optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimiser that cannot be compiled, or uses an option that cannot."""
+    """Raises for an optimiser, or an option of one, that cannot be compiled."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}, and only torch.optim.Adam and AdamW can "
-            "be compiled: use one of these, or compile=False"
+            "be compiled: use one of them, or compile=False"
         )
     for group in optimizer.param_groups:
         used = [f"{option}=True" for option in _REFUSED if group.get(option)]
@@ -34,14 +34,14 @@ def check_supported(optimizer: torch.optim.Optimizer) -> None:
 
 
 class AdamState:
-    """Reads what a ``torch.optim.Adam`` or ``AdamW`` holds, again at every call.
+    """Reads the state of a ``torch.optim.Adam`` or ``AdamW`` at every call.
 
-    Hyperparameters go to the graph as a tensor, so that annealing them recompiles nothing. The
-    state tensors are the optimiser's own, so that its ``state_dict`` is right at any time.
+    Hyperparameters are passed to the graph as a tensor, so annealing them causes no recompilation. The
+    state tensors are the optimiser's own, so its ``state_dict`` is always up to date.
 
     Args:
         optimizer: one that ``check_supported`` accepts.
-        parameters: those of its parameters that the loss depends on, in the optimiser's order.
+        parameters: the optimiser's parameters that the loss depends on, in the optimiser's order.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AdamState:
         """Learning rate, two betas, epsilon and weight decay per parameter, ``[parameters, 5]``.
 
         Raises:
-            ValueError: if an option was set that is not supported.
+            ValueError: if an unsupported option was set.
         """
         groups = self._optimizer.param_groups
         values = [
@@ -96,7 +96,7 @@ class AdamState:
         )
 
     def _start(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
-        """Makes the state that ``torch.optim.Adam`` makes at its first step."""
+        """Creates the state that ``torch.optim.Adam`` creates at its first step."""
         groups = self._optimizer.param_groups
         fused = any(group["fused"] for group in groups)
         on_device = fused or any(group["capturable"] for group in groups)
@@ -113,7 +113,7 @@ class AdamState:
 
 
 def _as_vector(step: torch.Tensor) -> torch.Tensor:
-    # torch 2.13 silently drops what a compiled graph writes to a float64 scalar on the CPU.
+    # torch 2.13 silently drops writes of a compiled graph to a float64 scalar on the CPU.
     return step.view(1) if step.dtype == torch.float64 else step
 
 
@@ -125,15 +125,15 @@ def adam_update(
     decoupled: Sequence[bool],
     skip: torch.Tensor,
 ) -> None:
-    """One step of Adam, in place, that does nothing where ``skip`` is true.
+    """One step of Adam, in place, which has no effect if ``skip`` is true.
 
     Kingma and Ba, arXiv 1412.6980, Algorithm 1; with ``decoupled`` weight decay it is AdamW, arXiv
-    1711.05101, Algorithm 2. Bias corrections are in float64, as those that ``torch.optim.Adam``
+    1711.05101, Algorithm 2. Bias corrections are in float64, like those that ``torch.optim.Adam``
     computes in Python.
 
     Args:
-        parameters: what to update, any shapes.
-        gradients: of the same shapes.
+        parameters: the parameters to update, of any shapes.
+        gradients: their gradients, of the same shapes.
         state: first moments, second moments (same shapes) and step counts (``[]`` or ``[1]``).
         hyperparameters: ``lr, b1, b2, eps, d`` per parameter, float64, ``[parameters, 5]``.
         decoupled: per parameter, whether its weight decay is AdamW's.
@@ -144,7 +144,7 @@ def adam_update(
     t = torch.stack([step.reshape(()) for step in state[2]]).to(torch.float64) + 1.0
     step_size = lr / (1.0 - beta1**t)
     correction = (1.0 - beta2**t).sqrt()
-    # Stacked, these are computed once. Inductor would compute loose scalars again per element.
+    # Stacked values are computed once. Inductor would recompute loose scalars for each element.
     table = torch.stack(
         [step_size, correction, 1.0 - beta1, beta2, 1.0 - beta2, eps, decay, 1.0 - lr * decay]
     )

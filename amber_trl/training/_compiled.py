@@ -28,7 +28,7 @@ Step: TypeAlias = Callable[..., torch.Tensor]
 
 _EXAMPLE_ROWS = 64
 _EXAMPLE_STORED = 129
-"""The one shape that is compiled. The sizes differ, so that they are not taken for one."""
+"""The one shape that is compiled. Its sizes differ, so that none is taken for another."""
 _MAX_CUDA_GRAPHS = 64
 _KEPT_GUARDS = {
     *("TENSOR_MATCH", "DUPLICATE_INPUT", "SHAPE_ENV"),
@@ -37,13 +37,12 @@ _KEPT_GUARDS = {
 
 
 class CompiledStep:
-    """Gather, loss, gradients and Adam as one graph, whatever the minibatch size.
+    """Gather, loss, gradients and Adam as one graph for any minibatch size.
 
-    The graph is built at the first call, from frames at one fixed size, so that it does not depend
-    on how large the first minibatch is. Other keys, or other frozen parameters, get another graph.
-    Building one leaves the loss as it was, whether or not it succeeds. torch compiles the graph
-    again for minibatches of one row, of very few or of more than 4096, and for entries of another
-    dtype or layout.
+    The graph is built at the first call, from frames of one fixed size, so that it does not depend on
+    the size of the first minibatch. Other keys, or other frozen parameters, get another graph. Building
+    one leaves the loss unchanged, whether or not it succeeds. torch recompiles the graph for minibatches
+    of one row, of very few or of more than 4096, and for entries of another dtype or layout.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class CompiledStep:
         self._graphs: dict[tuple[object, ...], _Graph] = {}
 
     def step(self, minibatches: Sequence[TensorDictBase], index: Rows | None) -> TensorDict:
-        """Learns from all rows of the one minibatch, which were gathered from ``index``."""
+        """Learns from all rows of the one minibatch, which was gathered from ``index``."""
         (minibatch,) = minibatches
         graph = self._graph(minibatch)
         stored, every_row = graph.whole(minibatch)
@@ -95,7 +94,7 @@ class CompiledStep:
 
     def _graph(self, data: TensorDictBase, minibatches: int = 1) -> _Graph:
         self._check_parameters()
-        # A stock buffer's "index" says where a minibatch is from; the loss does not read it.
+        # A stock buffer's "index" records where a minibatch comes from; the loss does not read it.
         entries = data.exclude("index").items(True, True)
         keys = sorted((key for key, value in entries if isinstance(value, torch.Tensor)), key=str)
         kind = (minibatches, *(p.requires_grad for p in self._parameters), *keys)
@@ -119,7 +118,7 @@ class CompiledStep:
 
 
 class _Graph:
-    """The compiled function, and what gathers its arguments."""
+    """The compiled function, and the gathering of its arguments."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class _Graph:
 
     def leaves(self, data: TensorDictBase) -> Tensors:
         """The entries that the graph reads, in its order."""
-        # The same memory, without the class of a memory-mapped tensor.
+        # The same memory, without the memory-mapped tensor class.
         return [
             entry if type(entry) is torch.Tensor else entry.as_subclass(torch.Tensor)
             for entry in (data[key] for key in self._keys)
@@ -172,7 +171,7 @@ class _Graph:
         stored = self.leaves(minibatch)
         if rows not in self._every_row:
             self._every_row[rows] = torch.arange(rows, device=self._device)
-        if self._cuda_graphs is not None:  # which read the memory that they were captured with
+        if self._cuda_graphs is not None:  # they read the memory that they were captured with
             if rows not in self._copies:
                 self._copies[rows] = [torch.empty_like(entry) for entry in stored]
             for copy, entry in zip(self._copies[rows], stored, strict=True):
@@ -181,11 +180,10 @@ class _Graph:
         return stored, self._every_row[rows]
 
     def updates(self, stored: Tensors, guard: NonFiniteGuard) -> Callable[..., torch.Tensor]:
-        """A function that makes an update on the rows of an index, and returns packed metrics.
+        """Returns a function that makes an update on the rows of an index and returns packed metrics.
 
-        It takes an index for each minibatch that the loss reads.
-
-        The optimiser is read here, once for all updates of an epoch.
+        The function takes one index for each minibatch that the loss reads. The optimiser is read here, once
+        for all updates of an epoch.
         """
         adam = self._adam
         read = (adam.parameters, adam.tensors(), adam.hyperparameters(), guard.tensors, stored)
@@ -194,7 +192,7 @@ class _Graph:
         return torch.no_grad()(self._cuda_graphs.bind(self._step, *read))
 
     def _run_idle(self, example: TensorDictBase, sizes: Iterable[int]) -> None:
-        """Builds the graph in a run that changes nothing, because the guard's flag is up."""
+        """Builds the graph in a run without effect, because the guard's flag is raised."""
         stored = self.leaves(example)
         indices = [torch.arange(size, device=self._device) for size in sizes]
         for tensor in [*stored, *indices]:
@@ -203,14 +201,14 @@ class _Graph:
 
 
 class _PlainModule(torch.nn.Module):
-    """A loss under a plain module, as ``functional_call`` wants it."""
+    """A loss inside a plain module, as ``functional_call`` requires."""
 
     def __init__(self, loss: LossModule) -> None:
         super().__init__()
         self.loss = loss
 
     def forward(self, *minibatches: TensorDictBase) -> TensorDictBase:
-        """What the loss emits."""
+        """The loss's output."""
         emitted: TensorDictBase = self.loss(*minibatches)
         return emitted
 
@@ -223,11 +221,11 @@ def _build_step(
     decoupled: Sequence[bool],
     max_grad_norm: float | None,
 ) -> Step:
-    """Writes the step as a function of tensors alone, which updates its arguments in place."""
+    """Builds the step as a function of tensors only, which updates its arguments in place."""
     module = _PlainModule(loss)
     position = {id(parameter): number for number, parameter in enumerate(parameters)}
-    # One name for each place that holds a parameter: with one name per parameter, functional_call
-    # would swap a module that actor and critic share twice, and leave the trace's tensors in it.
+    # One name for each place that holds a parameter. With one name per parameter, functional_call would
+    # swap a module that actor and critic share twice, and leave the trace's tensors in it.
     slots = [
         (f"{path}.{name}", position[id(parameter)])
         for path, owner in module.named_modules()
@@ -269,7 +267,7 @@ def _build_step(
             gradients = [scale * g for g in gradients]
             metrics = [*metrics, norm]
 
-        # A step that must not be applied still runs, and writes back what was there.
+        # A step that must not be applied still runs, and writes back the old values.
         skip = admit_update(torch.isfinite(total) & torch.isfinite(norm), *guard)
         adam_update(weights, gradients, adam, hyperparameters, decoupled, skip)
         return packer.pack(metrics)
@@ -278,16 +276,16 @@ def _build_step(
 
 
 def _compile(step: Any) -> Step:
-    """Compiles ``step`` as one graph that checks only what may change from call to call.
+    """Compiles ``step`` as one graph that checks only what can change from call to call.
 
-    By default every call would check about 1500 facts about the loss's modules, which takes longer
-    than the step itself. Only the checks of tensors, sizes, torch's global settings and train or
-    eval mode are kept. The compiled code's own checks of the same sizes, a tenth of a step of 64
+    By default, every call would check about 1500 facts about the loss's modules, which takes longer than
+    the step itself. Only the checks of tensors, sizes, torch's global settings and train or eval mode
+    are kept. The compiled code's own checks of the same sizes, which take a tenth of a step of 64
     frames, are left out.
     """
     options: dict[str, Any] = {"guard_filter_fn": _keep_guards, "size_asserts": False}
-    # torch keeps compiled code by code object, and with so few checks left the code of another
-    # UpdateStep would pass for this one's. So each step gets a code object of its own.
+    # torch caches compiled code by code object, and with so few checks left it would mistake another
+    # UpdateStep's code for this one's. So each step gets its own code object.
     own = types.FunctionType(
         step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__
     )
@@ -302,10 +300,10 @@ def _keep_guards(entries: Sequence[Any]) -> list[bool]:
 class _CudaGraphs:
     """Replays a compiled step from CUDA graphs, one per minibatch size.
 
-    A CUDA graph replays what was captured: the same kernels, on the same memory. It is captured
-    again where arguments or buffers lie elsewhere (``load_state_dict`` of an optimiser makes new
-    tensors), have another shape, or a module has changed between train and eval mode. Each of
-    its first calls makes one update like any other.
+    A CUDA graph replays what was captured: the same kernels on the same memory. It is captured again if
+    arguments or buffers have moved (``load_state_dict`` of an optimiser makes new tensors) or changed
+    their shape, or a module has switched between train and eval mode. Each of its first calls makes
+    one update like any other.
     """
 
     def __init__(self, loss: LossModule) -> None:
@@ -323,12 +321,12 @@ class _CudaGraphs:
             if key not in self._graphs:
                 if len(self._graphs) == _MAX_CUDA_GRAPHS:
                     del self._graphs[next(iter(self._graphs))]
-                # It would take TensorDict out of PyTree for good, and none passes through here.
+                # It would permanently remove TensorDict from PyTree, and none passes through here.
                 with _exclude_td_from_pytree():
                     graph = CudaGraphModule(
                         functools.partial(step, *read), device=indices[0].device
                     )
-                self._graphs[key] = graph, tensors  # kept alive, so that no address is used again
+                self._graphs[key] = graph, tensors  # kept alive, so that no address is reused
             metrics: torch.Tensor = self._graphs[key][0](*indices)
             return metrics
 
@@ -356,7 +354,7 @@ def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
 def _examine(
     loss: LossModule, optimizer: torch.optim.Optimizer, minibatches: Sequence[TensorDictBase]
 ) -> tuple[TensorDictBase, list[torch.nn.Parameter]]:
-    """What the loss emits, and those of the optimiser's parameters that get a gradient."""
+    """The loss's output, and the optimiser's parameters that get a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     parameters = [p for p in parameters if p.requires_grad]
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""What stops training at the first non-finite loss or gradient, without waiting for the device."""
+"""Stops training at the first non-finite loss or gradient, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import TypeAlias
 import torch
 
 Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
-"""The rows of an update's minibatch, or of each where the loss reads several."""
+"""The rows of an update's minibatch, or of each minibatch if the loss reads several."""
 
 _MAX_REMEMBERED = 4096
-"""Updates after which the guard itself looks at the flag, where the caller never does."""
+"""Updates after which the guard itself checks the flag, if the caller never does."""
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or gradient was not finite; parameters and optimiser state are as before it.
+    """A loss or gradient was not finite; parameters and optimiser state are those before it.
 
     Attributes:
         update: the number of the update, counted from 0 since the last check.
-        rows: the rows of its minibatch in what it was gathered from, ``[rows]``, or None where that
-            is not known.
-        ages: the ages of the batches that these rows belong to, ascending, or None where they are
-            not known.
+        rows: the rows of its minibatch in the data that it was gathered from, ``[rows]``, or None if
+            unknown.
+        ages: the ages of the batches that these rows belong to, ascending, or None if unknown.
 
     Examples:
         >>> from amber_trl.training import NonFiniteError
@@ -41,7 +40,7 @@ class NonFiniteError(ArithmeticError):
             f"the loss or a gradient of update {update} since the last check was not finite"
             f"{where}. Parameters and optimizer state are those before it, and every later update "
             "was skipped. Look for huge values in its minibatch, lower the learning rate, or set "
-            "max_grad_norm; clear_nonfinite() lets training go on"
+            "max_grad_norm; clear_nonfinite() lets training continue"
         )
 
     def with_ages(self, batch_age: torch.Tensor, frames: int) -> NonFiniteError:
@@ -49,7 +48,7 @@ class NonFiniteError(ArithmeticError):
 
         Args:
             batch_age: age of each stored batch, int64 ``[batches]``.
-            frames: rows stored, which the batches share equally.
+            frames: number of stored rows, divided equally among the batches.
         """
         if self.rows is None:
             return self
@@ -64,13 +63,13 @@ def _shown(index: torch.Tensor) -> str:
 
 
 class NonFiniteGuard:
-    """Keeps a flag on the device, raised by the first update that must not be applied.
+    """Keeps a flag on the device that the first inadmissible update raises.
 
     Reading the flag waits for the device, so it is read once per epoch, not once per update.
 
     Args:
-        device: where the flag lives.
-        raised: whether it starts raised.
+        device: the flag's device.
+        raised: whether the flag starts raised.
     """
 
     def __init__(self, device: torch.device, *, raised: bool = False) -> None:
@@ -81,7 +80,7 @@ class NonFiniteGuard:
         self._indices: list[Rows | None] = []
 
     def admits(self, finite: bool) -> bool:
-        """What :func:`admit_update` does, for a step that knows whether all is finite."""
+        """Does what :func:`admit_update` does, for a step that knows whether all is finite."""
         if self.raised.item():
             return False
         if not finite:
@@ -90,17 +89,17 @@ class NonFiniteGuard:
         return finite
 
     def remember(self, index: Rows | None) -> None:
-        """Notes which rows the update that was just made used.
+        """Records the rows used by the last update.
 
         Raises:
-            NonFiniteError: if the flag is up and the caller has not looked for long.
+            NonFiniteError: if the flag is raised and the caller has not checked for long.
         """
         self._indices.append(index)
         if len(self._indices) >= _MAX_REMEMBERED and (error := self.error()) is not None:
             raise error
 
     def error(self) -> NonFiniteError | None:
-        """The error to raise, or None if all is well; forgets the updates known to be well."""
+        """The error to raise, or None if all is well; forgets updates known to be finite."""
         if not self.raised.item():
             self.clear()
             return None
@@ -109,7 +108,7 @@ class NonFiniteGuard:
         return NonFiniteError(update, torch.cat(index) if isinstance(index, tuple) else index)
 
     def clear(self) -> None:
-        """Takes the flag down, and starts counting again."""
+        """Lowers the flag and restarts the count."""
         self.raised.zero_()
         self.count.zero_()
         self._indices.clear()
@@ -123,7 +122,7 @@ def each(index: Rows) -> tuple[torch.Tensor, ...]:
 def admit_update(
     finite: torch.Tensor, raised: torch.Tensor, count: torch.Tensor, first: torch.Tensor
 ) -> torch.Tensor:
-    """Decides whether an update may be applied, and keeps the guard's tensors, in place.
+    """Decides whether an update may be applied, and updates the guard's tensors in place.
 
     Args:
         finite: whether loss and gradient of this update are finite, boolean, ``[]``.

@@ -1,4 +1,4 @@
-"""What a loss module emits: the sum to minimise, and the rest as one tensor."""
+"""The output of a loss module: the sum to minimise, and the metrics as one tensor."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def total_loss(emitted: TensorDictBase) -> torch.Tensor:
 
 
 class MetricPacker:
-    """Lays an update's metrics into one vector, which a compiled graph returns at little cost.
+    """Packs an update's metrics into one vector, which a compiled graph returns at little cost.
 
     Args:
-        example: metrics such as an update gives, batch size ``[]``.
-        rows: the number of frames that they come from.
+        example: metrics as an update returns them, batch size ``[]``.
+        rows: the number of frames they come from.
 
     Raises:
         ValueError: if an entry has one value per frame.
@@ -63,7 +63,7 @@ class MetricPacker:
         return torch.cat([value.reshape(-1).to(self._dtype) for value in values])
 
     def unpack(self, packed: torch.Tensor) -> TensorDict:
-        """The metrics again, from ``[..., values]``, with that batch size."""
+        """The metrics, unpacked from ``[..., values]``, with that batch size."""
         batch = packed.shape[:-1]
         columns = packed.split([shape.numel() for shape, _ in self._forms], -1)
         forms = zip(columns, self._forms, strict=True)

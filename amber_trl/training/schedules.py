@@ -17,31 +17,31 @@ _CLIP_BUFFERS = ("clip_epsilon", "clip_epsilon_low", "clip_epsilon_high")
 
 
 class LinearSchedule:
-    r"""Anneals what AMBER anneals, in place, from its initial value to 0.
+    r"""Linearly anneals the quantities that AMBER anneals to 0, in place.
 
     Every annealed quantity is
 
     .. math:: x(f) = x_0 \, \max(0,\, 1 - f / F)
 
-    with :math:`f` the frames collected before this iteration and :math:`F` the total (AMBER,
-    arXiv 1710.04423, section on the experiments: the step size :math:`\beta`, the clip range
-    :math:`\epsilon` and the batch drop factor :math:`\epsilon_b`). The initial values are those
-    that the given objects have when the schedule is made. An infinite drop factor stays infinite.
+    with :math:`f` the frames collected before this iteration and :math:`F` the total (AMBER, arXiv
+    1710.04423, section on the experiments: the step size :math:`\beta`, the clip range :math:`\epsilon`
+    and the batch drop factor :math:`\epsilon_b`). Initial values are those of the given objects when the
+    schedule is made. An infinite drop factor stays infinite.
 
-    Reads and writes: ``lr`` of every parameter group of ``optimizer``, the ``clip_epsilon``
-    buffer of ``loss`` (``clip_epsilon_low`` and ``clip_epsilon_high`` where it was built with two
-    ranges) and ``staleness.drop_factor``. Its state is the initial values and the frames of the
-    last step. It is not a ``torch.optim.lr_scheduler``: it counts frames, not calls, and it does
-    not touch the optimizer's momenta.
+    Reads and writes ``lr`` of every parameter group of ``optimizer``, the ``clip_epsilon`` buffer of
+    ``loss`` (``clip_epsilon_low`` and ``clip_epsilon_high`` if it was built with two ranges) and
+    ``staleness.drop_factor``. Its state is the initial values and the frames of the last step. It is not
+    a ``torch.optim.lr_scheduler``: it counts frames instead of calls, and does not touch the optimizer's
+    momenta.
 
     Args:
         total_frames: frames after which everything is 0, at least 1.
-        optimizer: whose learning rates are annealed; ``None`` leaves them alone.
-        loss: whose clip range is annealed; ``None`` for a loss without one, such as ``A2CLoss``.
-        staleness: filter whose drop factor is annealed; ``None`` where no batch is dropped, or a
-            controller chooses the drop factor.
-        extends: whether it may load the state of a schedule over fewer frames. It then follows its
-            own line from there on, so what had come down to 0 goes up again.
+        optimizer: optimiser whose learning rates are annealed; ``None`` for none.
+        loss: loss whose clip range is annealed; ``None`` for a loss without one, such as ``A2CLoss``.
+        staleness: filter whose drop factor is annealed; ``None`` if no batch is dropped, or a controller
+            chooses the drop factor.
+        extends: whether it may load the state of a schedule over fewer frames. It then follows its own
+            line from there, so values that had reached 0 rise again.
 
     Raises:
         ValueError: if ``total_frames`` is below 1; at the first step, if ``staleness`` has a
@@ -77,15 +77,15 @@ class LinearSchedule:
         self._initial = self._read()
 
     def step(self, frames: int) -> dict[str, float]:
-        """Sets every annealed quantity to its value after ``frames`` frames.
+        """Sets every annealed quantity to its value at ``frames`` frames.
 
         Args:
-            frames: frames collected before this iteration, at least 0. Beyond the total,
-                everything is 0.
+            frames: frames collected before this iteration, at least 0. Beyond the total, all values are
+                0.
 
         Returns:
-            The values set, by name, of ``learning_rate`` (``learning_rate_1`` and so on for further
-            parameter groups), ``clip_epsilon`` and ``drop_factor``.
+            The values set, by name: ``learning_rate`` (``learning_rate_1`` and so on for further parameter
+            groups), ``clip_epsilon`` and ``drop_factor``.
 
         Raises:
             TypeError: if ``frames`` is not an integer.
@@ -100,7 +100,7 @@ class LinearSchedule:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """Initial values and position, as plain Python numbers that alias nothing."""
+        """Initial values and position, as plain Python numbers."""
         return {
             "total_frames": self.total_frames,
             "frames": self._frames,
@@ -114,13 +114,13 @@ class LinearSchedule:
             state: what :meth:`state_dict` returned.
 
         Raises:
-            ValueError: if it was saved by a schedule of other quantities or another length.
+            ValueError: if it comes from a schedule of other quantities or another length.
         """
         longer = self._extends and state["total_frames"] < self.total_frames
         if state["total_frames"] != self.total_frames and not longer:
             raise ValueError(
                 f"state of a schedule over total_frames={state['total_frames']} given to one over "
-                f"total_frames={self.total_frames}: everything is annealed towards the total; "
+                f"total_frames={self.total_frames}: values are annealed towards the total; "
                 "build this schedule with the saved total, or with a larger one and extends=True"
             )
         if set(state["initial"]) != set(self._initial):
@@ -171,6 +171,6 @@ def _clip_buffers(loss: LossModule) -> tuple[str, ...]:
 
 
 def _as_written(value: Tensor) -> float:
-    # A float32 buffer reads 0.4 as 0.4000000059604645; the shortest decimal that gives the same
-    # buffer is the number its user wrote, and annealing that one rounds once instead of twice.
+    # A float32 buffer reads 0.4 as 0.4000000059604645. The shortest decimal that gives the same buffer is
+    # the number that the user wrote; annealing it rounds once instead of twice.
     return float(str(value.detach().cpu().numpy()))

@@ -19,7 +19,7 @@ from amber_trl.training._metrics import total_loss
 
 
 class _Replay(Protocol):
-    """What an epoch reads of a buffer; :class:`~amber_trl.data.MultiBatchReplayBuffer` has it."""
+    """The part of a buffer that an epoch reads, as :class:`~amber_trl.data.MultiBatchReplayBuffer` has it."""
 
     @property
     def storage(self) -> Any: ...
@@ -33,43 +33,41 @@ class _Replay(Protocol):
 class UpdateStep:
     """Makes optimiser steps on the sum of a loss module's ``loss_*`` entries.
 
-    For parameters ``w`` and loss terms ``l_k`` it computes ``g = d/dw sum_k l_k(w)`` on a
-    minibatch, rescales ``g`` to the norm ``max_grad_norm`` where it is longer, and lets the
-    optimiser apply it. Eager (the default), the result is bit-identical to the loop that TorchRL's
-    documentation shows: ``loss(minibatch)``, ``backward()``, ``optimizer.step()``,
-    ``optimizer.zero_grad()``. Compiled, gathering the minibatch, loss, gradients and Adam are one
-    graph: several times faster for small networks, equal to eager up to rounding, and the same
-    every time.
+    For parameters ``w`` and loss terms ``l_k``, it computes ``g = d/dw sum_k l_k(w)`` on a minibatch,
+    rescales ``g`` to the norm ``max_grad_norm`` if it is longer, and lets the optimiser apply it. In
+    eager mode (the default), the result is bit-identical to the loop in TorchRL's documentation:
+    ``loss(minibatch)``, ``backward()``, ``optimizer.step()``, ``optimizer.zero_grad()``. In compiled
+    mode, gathering the minibatch, loss, gradients and Adam are one graph: several times faster for small
+    networks, equal to eager mode up to rounding, and deterministic.
 
-    A loss or gradient that is not finite leaves parameters and optimiser state as they were. So
-    does every later update, until :meth:`clear_nonfinite` is called. What the loss writes in its
-    own forward pass changes all the same: the statistics of a ``BatchNorm`` in train mode, or the
-    ``beta`` of ``KLPENPPOLoss``. An eager update waits for the device; compiled updates leave a
-    flag on it, which is read once per epoch.
+    A loss or gradient that is not finite leaves parameters and optimiser state unchanged. So does every
+    later update, until :meth:`clear_nonfinite` is called. State that the loss writes in its own forward
+    pass still changes: the statistics of a ``BatchNorm`` in train mode, or the ``beta`` of
+    ``KLPENPPOLoss``. An eager update waits for the device; compiled updates leave a flag on it, which is
+    read once per epoch.
 
-    Compiling takes about ten seconds, at the first call. It happens again for other keys, dtypes or
-    frozen parameters, and for minibatches of one row, of very few or of more than 4096. At every
-    call (an epoch is one) the compiled step reads learning rate, betas, epsilon and weight decay,
-    the optimiser's state, the loss's buffers (``loss.clip_epsilon``), ``requires_grad`` and train or
-    eval mode. It reads everything else that configures the loss only once. It leaves ``.grad``
-    alone and calls no optimiser hooks. On CUDA it replays one CUDA graph per minibatch size, which
-    waits for the update before it.
+    Compiling takes about ten seconds, at the first call. It is repeated for other keys, dtypes or frozen
+    parameters, and for minibatches of one row, of very few or of more than 4096. At every call (an epoch
+    is one), the compiled step reads learning rate, betas, epsilon and weight decay, the optimiser's
+    state, the loss's buffers (``loss.clip_epsilon``), ``requires_grad`` and train or eval mode. It reads
+    the loss's other configuration only once. It leaves ``.grad`` alone and calls no optimiser hooks. On
+    CUDA it replays one CUDA graph per minibatch size, each of which waits for the update before it.
 
     Args:
-        loss: a TorchRL loss module that emits scalar ``loss_*`` entries. To be compiled it must be
-            built with ``functional=False``.
-        optimizer: an optimiser over exactly the parameters of ``loss`` that require a gradient. To
-            be compiled it must be an ``Adam`` or ``AdamW``.
-        max_grad_norm: the largest Euclidean norm of the whole gradient, positive and finite;
-            ``None`` (default) leaves the gradient as it is, which is what the AMBER paper does.
+        loss: a TorchRL loss module that emits scalar ``loss_*`` entries. For compiling, it must be built
+            with ``functional=False``.
+        optimizer: an optimiser over exactly the parameters of ``loss`` that require a gradient. For
+            compiling, it must be an ``Adam`` or ``AdamW``.
+        max_grad_norm: the largest Euclidean norm of the whole gradient, positive and finite; ``None``
+            (default) does not limit it, as in the AMBER paper.
         compile: whether to compile; :func:`should_compile` decides for a whole run.
 
     Raises:
         TypeError: if ``loss`` is not a ``LossModule``, ``compile`` is not a bool, or it is true
             and the optimiser is not ``Adam`` or ``AdamW``.
-        ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is
-            not positive and finite, or if ``compile`` is true and the loss is functional or the
-            optimiser uses an option that is not supported.
+        ValueError: if the optimiser's parameters are not those of the loss, if ``max_grad_norm`` is not
+            positive and finite, or if ``compile`` is true and the loss is functional or the optimiser
+            uses an unsupported option.
         RuntimeError: if ``compile`` is true and no compiler works for the loss's device.
 
     Examples:
@@ -130,41 +128,41 @@ class UpdateStep:
         """Makes one update.
 
         Args:
-            minibatch: the frames to learn from, ``[rows]``, with the keys that the loss reads. If
-                it has an ``index``, a :class:`NonFiniteError` names those rows.
+            minibatch: the frames to learn from, ``[rows]``, with the keys that the loss reads. If it has an
+                ``index``, a :class:`NonFiniteError` reports those rows.
 
         Returns:
-            every entry that the loss emits, detached, as tensors of batch size ``[]``. With
-            ``max_grad_norm`` also ``grad_norm``, the norm before clipping, shape ``[]``.
+            All entries that the loss emits, detached, as tensors of batch size ``[]``. With ``max_grad_norm``
+            also ``grad_norm``, the norm before clipping, shape ``[]``.
 
         Raises:
             KeyError: if the loss emits no entry whose name starts with ``loss_``.
-            ValueError: if such an entry is not a scalar. Compiled, also if a parameter of the loss
-                or of the optimiser is another tensor than when the step was made.
+            ValueError: if such an entry is not a scalar; in compiled mode, also if a parameter of the loss or
+                the optimiser has been replaced since the step was made.
         """
         return self._step.step((minibatch,), minibatch.get("index", None))
 
     def epoch(self, replay: _Replay) -> TensorDict:
         """Makes every update of one fresh epoch over a buffer.
 
-        The updates are those of ``for minibatch in replay: update(minibatch)``, bit for bit, but a
-        compiled step gathers each minibatch inside its graph, and does Python's share of the work
-        once per epoch. Updates are numbered from the epoch's start.
+        The updates equal those of ``for minibatch in replay: update(minibatch)``, bit for bit, but a compiled
+        step gathers each minibatch inside its graph, and does the work in Python only once per epoch. Updates
+        are numbered from the start of the epoch.
 
         Args:
-            replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or anything whose
-                ``storage[:]`` gives the stored frames ``[frames]``, whose ``epoch()`` gives the
-                rows of each minibatch, int64 ``[rows]``, and whose ``age`` is that of each stored
-                batch, int64 ``[batches]``. Where it gives pairs of rows, the loss is called with
-                two minibatches (``critic_frames`` of :class:`~amber_trl.objectives.AmberPPOLoss`).
+            replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or any object whose ``storage[:]``
+                returns the stored frames ``[frames]``, whose ``epoch()`` returns the rows of each minibatch,
+                int64 ``[rows]``, and whose ``age`` is that of each stored batch, int64 ``[batches]``. If
+                ``epoch()`` returns pairs of rows, the loss is called with two minibatches
+                (``critic_frames`` of :class:`~amber_trl.objectives.AmberPPOLoss`).
 
         Returns:
-            what calling the step returns, for each update, with batch size ``[updates]``.
+            The result of calling the step for each update, with batch size ``[updates]``.
 
         Raises:
-            TypeError: if ``replay`` has no ``epoch()``, or gives pairs to a loss of one minibatch.
-            NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The
-                error names the rows of the minibatch and the ages of their batches.
+            TypeError: if ``replay`` has no ``epoch()``, or returns pairs although the loss takes one minibatch.
+            NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The error lists
+                the minibatch's rows and the ages of their batches.
         """
         if not hasattr(replay, "epoch"):
             raise TypeError(
@@ -173,11 +171,11 @@ class UpdateStep:
             )
         if getattr(replay, "critic_on_all", False) and self._loss_inputs < 2:
             raise TypeError(
-                "critic_on_all=True needs a loss of two minibatches, as AmberPPOLoss is"
+                "critic_on_all=True needs a loss that takes two minibatches, as AmberPPOLoss does"
             )
         self.raise_if_nonfinite()
         indices = replay.epoch()
-        stored = replay.storage[:]  # a view: nothing is copied
+        stored = replay.storage[:]  # a view, not a copy
         metrics = self._step.epoch(stored, indices)
         if (error := self._guard.error()) is not None:
             raise error.with_ages(replay.age, len(stored))
@@ -186,14 +184,14 @@ class UpdateStep:
     def epochs(
         self, replay: _Replay, count: int, target_kl: float | None = None
     ) -> Iterator[TensorDict]:
-        """Makes up to ``count`` epochs, as :meth:`epoch` does, and yields what each returned.
+        """Makes up to ``count`` epochs with :meth:`epoch`, and yields the result of each.
 
         Args:
             replay: as in :meth:`epoch`.
-            count: epochs to make.
-            target_kl: an epoch is the last if the mean of its ``kl_approx`` exceeds this: an
-                estimate of how far the policy has moved from those that collected the frames in
-                use. None makes all epochs, as the AMBER paper does.
+            count: largest number of epochs.
+            target_kl: stop after an epoch whose mean ``kl_approx`` exceeds this. The mean estimates how far
+                the policy has moved from the policies that collected the frames in use. None makes all
+                epochs, as in the AMBER paper.
         """
         for _ in range(count):
             metrics = self.epoch(replay)
@@ -207,11 +205,11 @@ class UpdateStep:
         return self._guard.raised
 
     def raise_if_nonfinite(self) -> None:
-        """Raises if a loss or gradient was not finite; waits for the device.
+        """Raises an error if a loss or gradient was not finite; waits for the device.
 
-        :meth:`epoch` does this by itself. A loop that calls the step with minibatches should do it
-        once per epoch; where that is forgotten, the step raises after 4096 updates at the latest.
-        Updates are skipped until :meth:`clear_nonfinite` is called.
+        :meth:`epoch` does this itself. A loop that calls the step with minibatches should call it once per
+        epoch; otherwise the step itself raises after 4096 updates at the latest. Updates are skipped until
+        :meth:`clear_nonfinite` is called.
 
         Raises:
             NonFiniteError: with the number of the update since the last check, and the rows of its
@@ -221,7 +219,7 @@ class UpdateStep:
             raise error
 
     def clear_nonfinite(self) -> None:
-        """Lets updates be applied again after one that was not finite."""
+        """Lets updates be applied again after a non-finite one."""
         self._guard.clear()
 
 
@@ -235,7 +233,7 @@ class _EagerStep:
     max_grad_norm: float | None
 
     def step(self, minibatches: Sequence[TensorDictBase], index: Rows | None) -> TensorDict:
-        """Learns from ``minibatches``, arguments of the loss, which were gathered from ``index``."""
+        """Learns from ``minibatches``, the loss's arguments, which were gathered from ``index``."""
         self.optimizer.zero_grad()
         emitted = self.loss(*minibatches)
         total = total_loss(emitted)
@@ -248,7 +246,7 @@ class _EagerStep:
         else:
             norm = metrics["grad_norm"] = get_total_norm(gradients)
             clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
-        # The one place that waits for the device: stock optimisers cannot skip a step there.
+        # The only wait for the device: stock optimisers cannot skip a step on the device.
         if self.guard.admits(math.isfinite((total.detach() + norm).item())):
             self.optimizer.step()
         self.guard.remember(index)
@@ -283,5 +281,5 @@ def _validate(
     if forgotten:
         raise ValueError(
             f"the optimizer lacks the loss's parameters {forgotten}: build it from "
-            "loss.parameters(), or call requires_grad_(False) on what is not to be trained"
+            "loss.parameters(), or call requires_grad_(False) on parameters that must not be trained"
         )

@@ -18,16 +18,16 @@ MetricName: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class DistributionMetric:
-    """A staleness metric that sees both distributions of each stored frame; also a decorator.
+    """A staleness metric that sees both distributions of each stored frame; usable as a decorator.
 
-    A batch's staleness is the mean over its frames of what ``function`` returns. The current
-    distribution is the actor's, that of the behaviour policy is rebuilt from the parameters that
-    were recorded with the frame, under the keys that the actor writes them to (``loc`` and
-    ``scale``, say); the filter's ``in_keys`` then name these too. Frames come in chunks of the
-    filter's ``chunk_size``, so memory is bounded.
+    A batch's staleness is the mean over its frames of the values that ``function`` returns. The current
+    distribution is the actor's. The behaviour policy's distribution is rebuilt from the parameters that
+    were recorded with the frame, under the keys to which the actor writes them (such as ``loc`` and
+    ``scale``); the filter's ``in_keys`` then include these. Frames are passed in chunks of the filter's
+    ``chunk_size``, which bounds memory.
 
     Attributes:
-        function: of the current and the behaviour policy's distribution, both over the actions of
+        function: maps the current and the behaviour policy's distribution, both over the actions of
             ``[frames]``, to one number ``>= 0`` per frame, ``[frames]``.
 
     Examples:
@@ -39,7 +39,7 @@ class DistributionMetric:
         ... def exact_kl(current, behaviour):
         ...     return kl_divergence(behaviour, current)
 
-        Here each frame's two means are one standard deviation apart, so it is a half:
+        Here the two means of each frame are one standard deviation apart, so the divergence is 1/2:
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -55,11 +55,11 @@ class DistributionMetric:
     function: Callable[[Distribution, Distribution], Tensor]
 
     def __call__(self, current: Distribution, behaviour: Distribution) -> Tensor:
-        """What the function returns, ``[frames]``."""
+        """The result of the function, ``[frames]``."""
         return self.function(current, behaviour)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Once a function is decorated, its name leads to the metric: that is what can be imported.
+        # After decoration, the function's name refers to the metric, so the metric is importable.
         module, name = (getattr(self.function, of, "") for of in ("__module__", "__qualname__"))
         if getattr(sys.modules.get(module), name, None) is self:
             return resolve_name, (f"{module}:{name}",)
@@ -67,7 +67,7 @@ class DistributionMetric:
 
 
 StalenessMetric: TypeAlias = MetricName | DistributionMetric | Callable[[Tensor], Tensor]
-"""A name, a metric of two distributions, or a function of the log-ratios ``[..., N]`` of a batch to
+"""A name, a metric of two distributions, or a function from the log-ratios ``[..., N]`` of a batch to
 its ``d >= 0``, ``[...]``."""
 
 
@@ -79,7 +79,7 @@ OF_LOG_RATIO: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def check_metric(metric: StalenessMetric) -> StalenessMetric:
-    """Return ``metric`` if it is known or callable, raise ``ValueError`` if not."""
+    """Return ``metric`` if it is known or callable; raise ``ValueError`` otherwise."""
     if not callable(metric) and metric not in get_args(MetricName):
         raise ValueError(
             f"metric={metric!r} is unknown: choose one of {', '.join(get_args(MetricName))}, or "

@@ -7,34 +7,34 @@ from amber_trl._checks import check_integer, check_number
 
 
 class DropFactorController:
-    r"""Chooses the drop factor so that a wanted amount of stored data is in use.
+    r"""Chooses the drop factor so that a target amount of stored data is in use.
 
-    Let :math:`d_{(1)} \le d_{(2)} \le \dots` be the measured staleness of the stored batches, the
-    newest first, which is always in use, and then the others in ascending order. The drop factor is
+    Let :math:`d_{(1)} \le d_{(2)} \le \dots` be the measured staleness of the stored batches: first the
+    newest batch, which is always in use, then the others in ascending order. The drop factor is
 
     .. math:: \epsilon_b = \min\left(\epsilon_{max},\, d_{(k)}\right), \qquad
         k = \min\Big\{ j : \sum_{i \le j} w_{(i)} \ge W \Big\}
 
-    with :math:`w = 1` and :math:`W` the wanted number of batches, or with :math:`w` the effective
-    share of a batch's frames, Kish's :math:`ESS / N`, and :math:`W` the wanted effective sample size
-    in batches. (The sum of them is an upper bound of that of all frames in use together.) So the
-    :math:`k` batches closest to the current actor are in use, or fewer where one of them is beyond
-    the bound :math:`\epsilon_{max}`. With fewer batches stored than wanted, all within the bound are.
+    with :math:`w = 1` and :math:`W` the target number of batches, or with :math:`w` the effective share
+    of a batch's frames, Kish's :math:`ESS / N`, and :math:`W` the target effective sample size in
+    batches. (Their sum is an upper bound on the effective sample size of all frames in use together.) So
+    the :math:`k` batches closest to the current actor are in use, or fewer if some exceed the bound
+    :math:`\epsilon_{max}`. If fewer batches are stored than the target, all within the bound are in use.
 
-    AMBER's own drop factor is a number that is annealed, which leaves hardly any old batch in use
-    where actions have many dimensions. Here the amount is fixed, and the bound, in units of the
-    filter's metric, says how much bias is accepted for it. Nothing is kept from one measurement to
-    the next. :class:`~amber_trl.training.LinearSchedule` refuses a filter with a controller.
+    AMBER's own drop factor is an annealed number, which leaves hardly any old batch in use when actions
+    have many dimensions. Here the amount is fixed, and the bound, in units of the filter's metric,
+    limits the bias accepted for it. No state is kept between measurements.
+    :class:`~amber_trl.training.LinearSchedule` refuses a filter with a controller.
 
     Args:
-        batches: batches that are to be in use, the newest included.
+        batches: target number of batches in use, including the newest.
 
     Keyword Args:
-        ess: instead, the effective sample size that is to be in use, in batches; above 0.
+        ess: instead, the target effective sample size, in batches; above 0.
         max_drop_factor: the bound, at least 0 and finite.
 
     Raises:
-        TypeError: if not exactly one of ``batches`` and ``ess`` is given, or one is not a number.
+        TypeError: if not exactly one of ``batches`` and ``ess`` is given, or it is not a number.
         ValueError: if a number is out of range.
 
     Examples:
@@ -61,12 +61,12 @@ class DropFactorController:
             raise ValueError("max_drop_factor=inf: give a finite bound, as inf keeps every batch")
 
     def __call__(self, staleness: Tensor, ess: Tensor, age: Tensor | None = None) -> float:
-        """The drop factor for these batches.
+        """Chooses the drop factor for these batches.
 
         Args:
-            staleness: ``d`` of each batch, ``[batches]``; one that is not finite is never used.
-            ess: effective share of its frames, ``[batches]``.
-            age: of each batch, 0 the newest, ``[batches]``; None where no batch is the newest.
+            staleness: ``d`` of each batch, ``[batches]``; a batch whose ``d`` is not finite is never used.
+            ess: effective share of each batch's frames, ``[batches]``.
+            age: age of each batch, 0 for the newest, ``[batches]``; None if none is the newest.
 
         Returns:
             The drop factor, at most ``max_drop_factor``; 0 if the newest batch alone is enough.

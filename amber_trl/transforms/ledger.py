@@ -1,4 +1,4 @@
-"""The ledger: what was measured of every batch, and what became of it."""
+"""The ledger: the measurements of every batch, and whether it is in use."""
 
 import math
 from enum import IntEnum
@@ -16,7 +16,7 @@ from amber_trl.functional import (
 
 
 class Reason(IntEnum):
-    """Why a batch is in use or not, the ``reason`` column of the ledger.
+    """Why a batch is in use or not: the ``reason`` column of the ledger.
 
     Examples:
         >>> Reason(2).name
@@ -26,13 +26,13 @@ class Reason(IntEnum):
     FRESH = 0
     """In use: its staleness is within the drop factor."""
     NEWEST = 1
-    """In use although stale, as the newest batch always is."""
+    """In use although stale, because the newest batch always is."""
     STALE = 2
     """Not in use: its staleness exceeds the drop factor."""
     NON_FINITE = 3
     """Not in use: its staleness is not finite."""
     UNLIMITED = 4
-    """In use although its staleness is not finite, as ``drop_factor=inf`` keeps every batch."""
+    """In use although its staleness is not finite, because ``drop_factor=inf`` keeps every batch."""
 
 
 def make_ledger(
@@ -44,10 +44,10 @@ def make_ledger(
     max_importance_ratio: float,
     report_only: bool,
 ) -> TensorDict:
-    """Judge batches by their staleness and put all that is known of them in a TensorDict.
+    """Decide which batches are in use, and return all measurements as a TensorDict.
 
-    The log-ratios are ``[batches, frames]``, the staleness ``d`` and the age ``[batches]``. The
-    ledger has one row per batch, in the order given; ``age`` only where it is known.
+    The log-ratios are ``[batches, frames]``, the staleness ``d`` and the age ``[batches]``. The ledger has
+    one row per batch, in the order given; ``age`` is included only if known.
     """
     reason = _verdicts(staleness, age, drop_factor)
     in_use = (reason != Reason.STALE) & (reason != Reason.NON_FINITE)

@@ -35,59 +35,58 @@ from amber_trl.transforms.ledger import make_ledger
 class ISStalenessFilter(Transform):
     r"""Measures whole stored batches against the current actor, and drops the stale ones.
 
-    For each batch of :math:`N` frames and its log-ratios
-    :math:`x_n = \log \pi(a_n|s_n) - \log \pi_b(a_n|s_n)` between the actor as it is now and the
-    recorded log-probability of the behaviour policy, a metric gives a staleness :math:`d \ge 0`.
-    By default :math:`d = R' - 1` with the batch average importance weight
+    For each batch of :math:`N` frames, the log-ratios
+    :math:`x_n = \log \pi(a_n|s_n) - \log \pi_b(a_n|s_n)` compare the current actor with the recorded
+    log-probability of the behaviour policy. A metric maps them to a staleness :math:`d \ge 0`. By
+    default :math:`d = R' - 1` with the batch average importance weight
     :math:`R' = \frac1N \sum_n (1 + |1 - e^{x_n}|)` of equation 10 of the AMBER paper
-    (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). A batch is in use when :math:`d` is
-    finite and at most ``drop_factor`` (Algorithm 1, line 11). The newest batch is always in use,
-    where ages are known. Its :math:`R'` before the iteration's first update is 1 if nothing has
-    changed since it was collected; where observation statistics have moved, it is the part of
-    :math:`R'` that comes from them alone.
+    (`arXiv 1710.04423 <https://arxiv.org/abs/1710.04423>`_). A batch is in use if :math:`d` is finite
+    and at most ``drop_factor`` (Algorithm 1, line 11). The newest batch is always in use, if ages are
+    known. Before the iteration's first update, its :math:`R'` is 1 if nothing has changed since it was
+    collected; if observation statistics have moved, :math:`R'` measures the effect of that move alone.
 
-    Give it to :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``staleness=``: it needs whole
-    batches, and a transform appended to a buffer sees minibatches only. Or use it alone, with
+    Pass it to :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``staleness=``: it needs whole batches,
+    and a transform appended to a buffer sees only minibatches. Or use it on its own, with
     :meth:`measure`, :meth:`select` or :meth:`forward`.
 
-    It refers to the live actor without registering it: the actor's weights are in no state of the
-    filter or of a buffer that holds it, and a copied or unpickled filter has no actor until
-    :meth:`set_actor`. A measurement costs one forward pass of the actor over the frames measured.
+    It references the live actor without registering it: the actor's weights are not part of the state of
+    the filter or of a buffer that holds it, and a copied or unpickled filter has no actor until
+    :meth:`set_actor`. A measurement costs one forward pass of the actor over the measured frames.
 
-    TorchRL's ``PolicyAgeFilter`` and ``StalenessAwareSampler`` gate single elements by the number
-    of updates since their policy was current, whatever those updates changed; this filter gates
-    whole batches by how much the policy has changed where they were collected.
+    TorchRL's ``PolicyAgeFilter`` and ``StalenessAwareSampler`` gate single elements by the number of
+    updates since their policy was current, whatever those updates changed. This filter gates whole
+    batches by how much the policy has changed where they were collected.
 
     Args:
         actor: a TorchRL actor with ``get_dist`` (a ``ProbabilisticActor``, or any
             ``ProbabilisticTensorDictSequential``), whose distribution has ``log_prob``;
             continuous, discrete or composite.
-        drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch. A property, to anneal. Or
-            a :class:`DropFactorController`, which chooses it again at every measurement.
+        drop_factor: ``eps_b`` in ``[0, inf]``; ``inf`` keeps every batch. A property, so it can be
+            annealed. Or a :class:`DropFactorController`, which chooses it at every measurement.
 
     Keyword Args:
-        metric: ``"mean_abs_deviation"`` (``R' - 1``), ``"per_dimension"`` (the same averaged over
-            the action dimensions of a Gaussian), ``"kl"`` (``mean(r - 1 - log r)``),
+        metric: ``"mean_abs_deviation"`` (``R' - 1``), ``"per_dimension"`` (the same, averaged over the
+            action dimensions of a Gaussian), ``"kl"`` (``mean(r - 1 - log r)``),
             ``"effective_sample_size"`` (``1 - ESS/N``), ``"age"`` (in batches), a function of
             the log-ratios ``[batches, frames]`` that returns ``[batches]``, or a
             :class:`DistributionMetric`, which sees both distributions of each frame.
-        report_only: measure and drop nothing; ``reason`` holds the verdict that would have applied.
+        report_only: only measure, and drop nothing; ``reason`` holds the verdict that would have applied.
         action_key: where actions are stored. Defaults to the actor's own.
         log_prob_key: where the behaviour policy's log-probability is stored. Defaults to the
             actor's own.
         loc_key: where the mean of the behaviour policy's Gaussian is stored.
-        scale_key: where its standard deviation is.
+        scale_key: where its standard deviation is stored.
         mask_key: where :meth:`forward` writes its mask.
-        proximal_log_prob_key: where :meth:`measure` writes the log-probability of each frame's
-            action under the actor as it is then, which :class:`~amber_trl.objectives.GePPOLoss`
-            reads. A buffer that holds the filter keeps it in storage. By default nowhere.
+        proximal_log_prob_key: where :meth:`measure` writes the log-probability of each frame's action
+            under the current actor, which :class:`~amber_trl.objectives.GePPOLoss` reads. A buffer that
+            holds the filter stores it. By default it is not written.
         max_importance_ratio: frames with a higher ratio are counted in the ledger.
         chunk_size: frames per forward pass, which bounds memory.
 
     Raises:
-        TypeError: if ``actor`` has no ``get_dist``, or an argument is of another type.
+        TypeError: if ``actor`` has no ``get_dist``, or an argument has a wrong type.
         ValueError: if an argument is out of range, the actor is recurrent or reads what it samples,
-            or ``metric="per_dimension"`` is asked of an actor that is not Gaussian.
+            or ``metric="per_dimension"`` is used with an actor that is not Gaussian.
 
     Examples:
         >>> from amber_trl.modules import gaussian_actor
@@ -128,7 +127,7 @@ class ISStalenessFilter(Transform):
         )
         self.chunk_size = check_integer("chunk_size", chunk_size)
         self.controller: DropFactorController | None = None
-        """What chooses the drop factor; None where it is a number."""
+        """The controller that chooses the drop factor; None if it is a number."""
         if isinstance(drop_factor, DropFactorController):
             self.controller, drop_factor = drop_factor, drop_factor.max_drop_factor
         self._drop_factor = check_number("drop_factor", drop_factor)
@@ -139,7 +138,7 @@ class ISStalenessFilter(Transform):
 
     @property
     def drop_factor(self) -> float:
-        """``eps_b`` in ``[0, inf]``; with a controller what it chose last, at first its bound."""
+        """``eps_b`` in ``[0, inf]``; with a controller, its last choice, initially its bound."""
         return self._drop_factor
 
     @drop_factor.setter
@@ -163,14 +162,14 @@ class ISStalenessFilter(Transform):
         return cast("ProbabilisticTensorDictSequential", actor)
 
     def set_actor(self, actor: ProbabilisticTensorDictSequential) -> None:
-        """Measure against ``actor`` from now on; refused is what the constructor refuses."""
+        """Measure against ``actor`` from now on; raises the constructor's errors."""
         if not callable(getattr(actor, "get_dist", None)):
             raise TypeError(
                 f"actor of type {type(actor).__name__} has no get_dist, so no log-probability of a "
                 "stored action: give a torchrl.modules.ProbabilisticActor"
             )
         check_evaluable(actor)
-        # Past nn.Module's attributes, which would register the actor as a child of the filter.
+        # Bypasses nn.Module's __setattr__, which would register the actor as a child of the filter.
         self.__dict__["_actor"] = actor
         keys = [*keys_read(actor), *self.action_keys, *self.log_prob_keys]
         if self.metric == "per_dimension":
@@ -199,16 +198,16 @@ class ISStalenessFilter(Transform):
 
     @torch.no_grad()
     def measure(self, tensordict: TensorDictBase, age: Tensor | None = None) -> TensorDict:
-        """The ledger of one or several batches under the current actor.
+        """Measure one or several batches under the current actor.
 
-        Runs in eval mode (restored after) and touches no generator and no parameter.
+        Runs in eval mode (restored afterwards) and changes no generator or parameter.
 
         Args:
             tensordict: ``[batches, frames]``, or ``[frames]`` for one batch.
             age: ``int64`` ``[batches]``, 0 for the newest, which is then always in use.
 
         Returns:
-            A TensorDict ``[batches]`` in the order given, with ``age`` (if given),
+            The ledger, a TensorDict ``[batches]`` in the order given, with ``age`` (if given),
             ``importance_ratio`` (``R'``), ``staleness`` (``d``), ``kl``, ``ess`` (over ``N``),
             ``max_log_ratio``, ``num_capped`` (frames above ``max_importance_ratio``),
             ``num_non_finite`` (frames whose ratio is not finite), ``active`` and ``reason``
@@ -248,7 +247,7 @@ class ISStalenessFilter(Transform):
         )
 
     def select(self, tensordict: TensorDictBase, age: Tensor | None = None) -> TensorDictBase:
-        """The frames of the batches in use, for any loss; ``[0]`` if no batch is in use.
+        """The frames of the batches in use, for any loss; shape ``[0]`` if no batch is in use.
 
         Arguments and errors are those of :meth:`measure`.
         """
@@ -258,13 +257,13 @@ class ISStalenessFilter(Transform):
         return kept.reshape(kept.batch_size.numel())
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write under ``mask_key`` which frames are of batches in use.
+        """Write under ``mask_key`` which frames belong to batches in use.
 
-        A loss leaves out the others if its ``loss_mask_key`` names this key.
-        :class:`~amber_trl.objectives.AmberPPOLoss` removes them. A stock loss sets their
-        loss to 0, which is safe for bounded ratios only (a ratio that overflows makes the gradient
-        NaN, as ``0 * inf``), and counts them when it normalises advantages and in its metrics.
-        :meth:`select` has no such limits.
+        A loss excludes the other frames if its ``loss_mask_key`` names this key.
+        :class:`~amber_trl.objectives.AmberPPOLoss` removes them. A stock loss sets their loss to 0, which is
+        safe only for bounded ratios (a ratio that overflows makes the gradient NaN, as ``0 * inf``), and
+        still counts them when it normalises advantages and computes metrics. :meth:`select` has no such
+        limits.
 
         Arguments and errors are those of :meth:`measure`, without ages. The mask is boolean and has
         the batch size of the TensorDict, which is returned.
@@ -305,10 +304,10 @@ class ISStalenessFilter(Transform):
             check_one_per_frame(self.log_prob_keys[0], log_prob, tensordict.numel())
 
     def _measure_chunk(self, frames: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability and log-ratio of each frame, and what the metric measures chunk by chunk.
+        """Log-probability and log-ratio of each frame, and the metric's own measurement.
 
-        That are the log-ratios ``[frames, D]`` of the action dimensions for ``"per_dimension"``,
-        ``[frames]`` for a :class:`DistributionMetric`, and nothing for others.
+        The measurement is the log-ratios ``[frames, D]`` of the action dimensions for ``"per_dimension"``,
+        ``[frames]`` for a :class:`DistributionMetric`, and empty for others.
         """
         actor, device = self.actor, device_of(self.actor)
         there = frames if device is None else frames.to(device)
@@ -347,14 +346,14 @@ class ISStalenessFilter(Transform):
             staleness = self.metric(log_ratio)
         if not isinstance(staleness, Tensor) or staleness.shape != log_ratio.shape[:1]:
             raise _wrong_shape(self.metric, staleness, "log-ratios [batches, frames]", "[batches]")
-        if (staleness < -1e-4).any():  # further below 0 than rounding takes it
+        if (staleness < -1e-4).any():  # further below 0 than rounding explains
             raise ValueError(f"metric {self.metric!r} returned {staleness.min()}: give at least 0")
         return staleness
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Raises ``RuntimeError``: the filter is not an environment transform."""
         raise RuntimeError(
-            "ISStalenessFilter judges whole stored batches and is not an environment transform: give "
+            "ISStalenessFilter measures whole stored batches and is not an environment transform: give "
             "it to MultiBatchReplayBuffer as staleness=, or call measure, select or forward"
         )
 
@@ -371,6 +370,6 @@ class ISStalenessFilter(Transform):
 def _wrong_shape(metric: object, returned: object, given: str, shape: str) -> ValueError:
     found = tuple(returned.shape) if isinstance(returned, Tensor) else returned
     return ValueError(
-        f"metric {metric!r} returned {found}: it must map {given} to a tensor {shape}; one that sees "
-        "distributions, and no log-ratios, is a DistributionMetric"
+        f"metric {metric!r} returned {found}: it must map {given} to a tensor {shape}; a metric of "
+        "distributions instead of log-ratios is a DistributionMetric"
     )
