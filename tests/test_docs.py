@@ -1,4 +1,4 @@
-"""What the documentation promises: every public name has a page and an example, and examples run."""
+"""The documentation's promises: every public name has a page and an example, and examples run."""
 
 import importlib
 import inspect
@@ -61,7 +61,7 @@ FILE = re.compile(r"# (\w+\.py)\n")
 
 
 def shortened(page: Path) -> str:
-    """A page whose how-to commands and programs train for a fraction of the frames and seeds."""
+    """A how-to page with commands and programs cut to a fraction of the frames and seeds."""
     text = page.read_text()
     if page.parent.name != "how_to":
         return text

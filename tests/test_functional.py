@@ -323,7 +323,7 @@ def test_without_low_ratios_gae_v_is_gae_and_vtrace_has_its_targets() -> None:
     frames = _trajectories()
     expected = generalized_advantage_estimate(0.9, 0.8, *(x[..., None] for x in frames))
     advantage, target = (column.squeeze(-1) for column in expected)
-    log_ratio = torch.rand(5, 40, dtype=torch.float64) * 1000  # and none above 1 counts for more
+    log_ratio = torch.rand(5, 40, dtype=torch.float64) * 1000  # ratios above 1 count as 1
     found = gae_v(0.9, 0.8, *frames, log_ratio)
     torch.testing.assert_close(found, (advantage, target), **ROUNDED)
     torch.testing.assert_close(vtrace(0.9, 0.8, *frames, log_ratio)[1], target, **ROUNDED)

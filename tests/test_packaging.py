@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Run in a fresh interpreter, where no test has imported anything: prints what the import brought along.
+# Run in a fresh interpreter, where no test has imported anything: prints the modules that the import loaded.
 PROBE = """
 import socket, sys
 
@@ -69,7 +69,7 @@ def test_wheel_holds_the_package_the_main_recipe_and_nothing_else(wheel: Path) -
     assert {"METADATA", "LICENSE"} <= info
 
 
-# Run in an empty folder: trains, is stopped, goes on, and plays, as a user of the wheel would.
+# Run in an empty folder: trains, is stopped, resumes and plays, as a user of the wheel would.
 STOP_AND_GO = """
 import os, signal, threading, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Components to save: a small learner whose every part changes with each step."""
+"""Components to save: a small learner in which every part changes at each step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Learner:
         return Checkpoints(directory, self.components(), keep_last=keep_last)
 
     def fingerprint(self) -> list[float]:
-        """All that is saved, and the next random number, which it does not use up."""
+        """Everything that is saved, and the next random number, without drawing it."""
         generator = torch.random.get_rng_state()
         values = [
             *self.network.weight.flatten().tolist(),
@@ -68,7 +68,7 @@ class Learner:
 def stepped(
     directory: Path, steps: int, *, keep_last: int = 2
 ) -> tuple[Learner, list[list[float]]]:
-    """A learner after some steps, each with a checkpoint, and its fingerprints, one per step."""
+    """A learner after some steps, with a checkpoint and a fingerprint for each step."""
     learner = Learner()
     checkpoints = learner.checkpoints(directory, keep_last=keep_last)
     fingerprints = []

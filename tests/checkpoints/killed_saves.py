@@ -1,10 +1,10 @@
-"""Kills processes that save checkpoints, and looks at what they leave; run as a program.
+"""Kills processes that save checkpoints, and checks what remains; run as a program.
 
     python -m tests.checkpoints.killed_saves SAVED SCRATCH KILLS
 
-It first restores what was saved in SAVED. Then it kills at each write, fsync, rename, new directory
-and removal of two saves, and at KILLS random times, in directories below SCRATCH. It prints what it
-found as JSON. It forks, so that only one process imports torch.
+It first restores the checkpoints saved in SAVED. Then it kills at each write, fsync, rename, directory
+creation and removal of two saves, and at KILLS random times, in directories below SCRATCH. It prints
+its findings as JSON. It forks, so that only one process imports torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CALLS = ("rename", "replace", "write", "fsync", "mkdir", "unlink")
 
 
 class Halved(io.FileIO):
-    """A file that is written in two calls each time, so that a kill can come between them."""
+    """A file that splits each write into two calls, so that a kill can fall between them."""
 
     def write(self, content: Any) -> int:
         half = len(content) // 2
@@ -41,7 +41,7 @@ class Halved(io.FileIO):
 
 
 def kill_at_call(number: int) -> None:
-    """Lets this process die before its ``number``-th of the calls."""
+    """Makes this process die before the ``number``-th of the calls."""
     count = itertools.count(1)
 
     def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ def kill_at_call(number: int) -> None:
 
 
 def go_on(directory: Path, saves: int, finished: Any, killed_at: int | None = None) -> None:
-    """Resumes and saves; ``finished.value`` is the frames of the last save that is done."""
+    """Resumes and saves; ``finished.value`` is the frame count of the last finished save."""
     torch.manual_seed(1)
     learner = Learner()
     checkpoints = learner.checkpoints(directory)
@@ -77,7 +77,7 @@ def go_on(directory: Path, saves: int, finished: Any, killed_at: int | None = No
 
 
 def look(directory: Path, finished: int, expected: dict[int, list[float]]) -> int:
-    """All checkpoints verify, the newest is no older than the last finished save; its frames."""
+    """Asserts that all checkpoints verify and none finished is lost; returns the newest one's frames."""
     learner = Learner()
     restored = learner.checkpoints(directory).restore()
     frames = 0 if restored is None else restored.frames
@@ -90,7 +90,7 @@ def look(directory: Path, finished: int, expected: dict[int, list[float]]) -> in
 
 
 def fingerprints(steps: int) -> dict[int, list[float]]:
-    """What the uninterrupted learner is after each step."""
+    """The uninterrupted learner's fingerprint after each step."""
     torch.manual_seed(1)
     learner, found = Learner(), {}
     for _ in range(steps):
@@ -100,7 +100,7 @@ def fingerprints(steps: int) -> dict[int, list[float]]:
 
 
 def at_each_call(directory: Path) -> int:
-    """Kills in the first save, and in a fourth, which removes another; then one goes on."""
+    """Kills in the first save, and in a fourth, which removes an older one; then resumes."""
     expected, kills, place = fingerprints(5), 0, directory / "place"
     finished = _FORK.RawValue("i")
     go_on(directory / "three", 3, finished)
@@ -141,7 +141,7 @@ def at_random(directory: Path, kills: int) -> int:
 
 
 def restored(directory: Path) -> list[float]:
-    """What another process saved."""
+    """Restores what another process saved."""
     learner = Learner()
     learner.checkpoints(directory).restore()
     return learner.fingerprint()

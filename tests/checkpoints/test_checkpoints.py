@@ -1,4 +1,4 @@
-"""What a directory of checkpoints keeps, loads and refuses while no file is damaged."""
+"""What a directory of checkpoints keeps, loads and refuses if no file is damaged."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ def test_nothing_to_restore(tmp_path: Path) -> None:
     ("scores", "kept", "best"),
     [
         ([1.0, 5.0, 2.0, math.nan, None, 3.0], [10, 40, 50], 10),
-        ([5.0, 5.0, 1.0, 1.0], [10, 20, 30], 10),  # of equals, the newest
+        ([5.0, 5.0, 1.0, 1.0], [10, 20, 30], 10),  # the newest of equals
         ([math.inf, math.nan, None, -math.inf], [20, 30], None),
     ],
 )

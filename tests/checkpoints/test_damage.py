@@ -1,4 +1,4 @@
-"""Damaged checkpoints and full disks: named, passed over, and nothing else is lost."""
+"""Damaged checkpoints and full disks: named and skipped, with nothing else lost."""
 
 import errno
 import logging
@@ -152,7 +152,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert _contents(disk / "run") == before
         assert checkpoints.restore() is not None
         (disk / "hog").unlink()
-        for frames in range(2, 8):  # removing what is not kept makes room
+        for frames in range(2, 8):  # removing old checkpoints makes room
             checkpoints.save(frames, score=None)
         assert len(list_checkpoints(disk / "run")) == 2
     finally:

@@ -1,4 +1,4 @@
-"""A process killed while it saves leaves checkpoints that verify, the newest of them the last."""
+"""A process killed while saving leaves checkpoints that verify, including the last finished one."""
 
 import json
 import shutil
@@ -19,11 +19,11 @@ KILLS = 20
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program that kills found, and what it should have restored before."""
+    """The killing program's findings, and what it should have restored before."""
     torch.manual_seed(0)
     saved = tmp_path_factory.mktemp("saved")
     _, fingerprints = stepped(saved, 2)
-    shared = Path("/dev/shm")  # what a kill leaves in memory is the same, and faster
+    shared = Path("/dev/shm")  # a kill leaves the same files in memory, only faster
     scratch = tempfile.mkdtemp(dir=shared if shared.is_dir() else saved.parent)
     program = [sys.executable, "-W", "ignore", "-m", "tests.checkpoints.killed_saves"]
     words = [*program, str(saved), scratch, str(KILLS)]

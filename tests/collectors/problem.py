@@ -1,4 +1,4 @@
-"""Environments and actors for the collectors' tests, and what it means for batches to be equal."""
+"""Environments and actors for the collectors' tests, and the equality of batches."""
 
 import warnings
 from collections.abc import Callable
@@ -108,7 +108,7 @@ def _drawing(
 
 
 def assert_same_batch(actual: TensorDictBase, expected: TensorDictBase) -> None:
-    """Same keys, and under each the same form and the same values."""
+    """Whether keys, and each key's layout and values, are the same."""
     assert set(actual.keys(True)) == set(expected.keys(True))
     for one, other in ((actual, expected), (actual["next"], expected["next"])):
         assert one.batch_size == other.batch_size

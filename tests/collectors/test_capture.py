@@ -1,4 +1,4 @@
-"""Which actors are recorded, and that every actor's batches are as if it was called per frame."""
+"""Which actors are recorded, and that every actor's batches equal those of an actor called on every frame."""
 
 import copy
 import random
@@ -23,7 +23,7 @@ Change = Callable[[Any], None]
 def collect(
     actor: TensorDictModuleBase, change: Change, *, capture: bool, batches: int = 2
 ) -> tuple[list[TensorDictBase], str | None]:
-    """Batches of a copy of the actor, which is changed after each of them."""
+    """Batches of a copy of the actor, which changes after each batch."""
     actor = copy.deepcopy(actor)
     env = single("Pendulum-v1", max_episode_steps=7)
     env.set_seed(0)
@@ -181,7 +181,7 @@ CALLED: dict[str, TensorDictModuleBase] = {
 def test_is_called_on_every_frame(name: str, caplog: pytest.LogCaptureFixture) -> None:
     failure = check(CALLED[name])
     assert failure is not None
-    assert [failure in message for message in caplog.messages] == [True]  # said once
+    assert [failure in message for message in caplog.messages] == [True]  # reported once
 
 
 def test_what_differs_from_call_to_call_is_not_repeated() -> None:

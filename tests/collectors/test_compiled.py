@@ -1,4 +1,4 @@
-"""That a compiled actor acts as the actor does, and what is refused."""
+"""A compiled actor acts as the actor does, and unsupported cases are refused."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,7 +46,7 @@ def test_acts_as_the_actor_does(
         for key in actor.out_keys:
             value = torch.stack([frame[key] for frame in frames], len(env.batch_size))
             torch.testing.assert_close(batch[key], value, rtol=1e-5, atol=1e-5)
-        with torch.no_grad():  # the next batch's parameters are others
+        with torch.no_grad():  # the next batch has other parameters
             for parameter in actor.parameters():
                 parameter += 0.1
     assert collector.capture_failure is None
@@ -54,7 +54,7 @@ def test_acts_as_the_actor_does(
 
 
 class Interpreted(_ahead.CompiledFrame):
-    """Not compiled; what it gives is off by ``error``."""
+    """Not compiled; its output is off by ``error``."""
 
     def __init__(self, recording: Recording, inputs: object, error: float = 0) -> None:
         self._form = _ahead._form(recording)
@@ -91,7 +91,7 @@ def test_says_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_is_compiled_again_for_parameters_of_another_form(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The code takes their sizes for granted, and would read out of bounds."""
+    """The compiled code assumes their sizes, and would read out of bounds."""
     made = []
 
     def make(*args: Any) -> Interpreted:

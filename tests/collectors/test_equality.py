@@ -1,4 +1,4 @@
-"""GymCollector yields what TorchRL's collector yields, to the bit."""
+"""GymCollector yields what TorchRL's collector yields, bit for bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -93,7 +93,7 @@ def test_batches_equal_those_of_torchrl(
     ("env_id", "num_envs", "actor", "frames", "ends"),
     [
         ("Hopper-v5", 2, gaussian(11, 3), 80, 1),
-        # Frames whose sizes are no multiples of 64 bytes, on which matrix products may depend.
+        # Frame sizes that are not multiples of 64 bytes, which can affect matrix products.
         ("Acrobot-v1", 3, categorical_actor(6, 3), 300, 0),
         ("InvertedDoublePendulum-v5", 3, gaussian_actor(9, 1).double(), 300, 3),
     ],
@@ -115,7 +115,7 @@ def assert_equals_torchrl(
 
 
 class Multiple(gym.Env[Any, Any]):
-    """Takes several binary or several discrete actions at once, and shows those it took."""
+    """Takes several binary or several discrete actions at once, and returns them as the observation."""
 
     observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
 
@@ -166,7 +166,7 @@ def test_deterministic_actions_equal_those_of_torchrl() -> None:
 def test_log_probabilities_are_the_actors_own(
     make: Callable[[int, int], ProbabilisticActor], num_envs: int, action_size: int
 ) -> None:
-    """Also where they are evaluated for the batch at once, so vectorised differently."""
+    """Even if they are evaluated for the whole batch, and thus vectorised differently."""
     actor = make(5, action_size)
     frames = FrameActor(
         actor, "observation", "action", torch.Size([num_envs]), capture=True, compile=False

@@ -43,14 +43,14 @@ def collector_of(num_envs: int = 2, frames: int = 10, **kwargs: Any) -> GymColle
 
 
 def take(collector: BaseCollector, batches: int) -> TensorDictBase:
-    """Some batches, joined in time."""
+    """Several batches, joined along time."""
     found = iter(collector)
     joined: Any = torch.cat([next(found) for _ in range(batches)], dim=-1)
     return joined
 
 
 class Counter(gym.Env[Any, Any]):
-    """Shows the episode's number and the step; each episode is longer than the one before."""
+    """Observes the episode's number and the step; each episode is longer than the last."""
 
     observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
@@ -64,7 +64,7 @@ class Counter(gym.Env[Any, Any]):
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        action *= 0  # What an environment must not do, and does nothing to the record.
+        action *= 0  # An environment must not do this; the recorded action is unaffected.
         self.time += 1
         if self.time == self.fails_at:
             raise KeyboardInterrupt
@@ -358,14 +358,14 @@ def test_after_an_exception_the_next_batch_starts_from_a_reset() -> None:
     with pytest.raises(KeyboardInterrupt):
         collector.rollout()
     third = collector.rollout()
-    for batch in (first, third):  # no transition joins frames that do not follow each other
+    for batch in (first, third):  # no transition joins non-consecutive frames
         assert torch.equal(batch["observation"][:, 1:], batch["next", "observation"][:, :-1])
     assert third["observation"][0, 0].tolist() == [1, 0]
     assert third["collector", "traj_ids"].unique() != first["collector", "traj_ids"].unique()
 
 
 class Odd(Counter):
-    """Returns one value of a step in another form, in the third step of each episode."""
+    """Returns one value of a step in another form, at the third step of each episode."""
 
     def __init__(self, position: int, value: Any) -> None:
         super().__init__(first_length=3)
@@ -427,7 +427,7 @@ def test_one_value_in_another_form_is_taken(position: int, value: Any) -> None:
 
 
 class _Undefined(gym.ObservationWrapper):
-    """Observations are NaN from the 20th on."""
+    """Observations are NaN from the 20th step on."""
 
     seen = 0
 

@@ -1,4 +1,4 @@
-"""GymCollector in TorchRL's trainers: they learn what they learn from TorchRL's collector."""
+"""GymCollector in TorchRL's trainers: they learn the same as from TorchRL's collector."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the paper's protocol keeps although the library's default is another."""
+"""Where the paper's protocol differs from the library's defaults."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_the_paper_s_observation_statistics_have_a_prior(protocol: str, prior: f
     env.close()
     assert normalizer.count.item() == prior
     normalizer.update(torch.full((2048, 3), 1e6))
-    # 0.01 frames at mean 0 and variance 1 beside 2048 at 1e6, or none.
+    # 0.01 frames at mean 0 and variance 1 before 2048 at 1e6, or none.
     spread = prior * 2048 / (2048 + prior) ** 2 * 1e12
     torch.testing.assert_close(normalizer.variance, torch.full((3,), spread).double(), rtol=1e-6, atol=1e-6)  # fmt: skip

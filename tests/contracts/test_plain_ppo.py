@@ -1,7 +1,7 @@
-"""With one batch this library is plain PPO: bit for bit the loop that stock TorchRL parts make.
+"""With one batch this library is plain PPO: bit for bit the loop made of stock TorchRL parts.
 
-Shared are actor, critic (with their normaliser) and environment factory. The library trains first
-and the rows of its minibatches are written down; the stock loop draws the same rows.
+Actor, critic (with their normaliser) and environment factory are shared. The library trains first and
+the rows of its minibatches are recorded; the stock loop draws the same rows.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from amber_trl.transforms import ISStalenessFilter
 
 FRAMES, ITERATIONS, ENVS = 64, 3, 2
 MINIBATCH, EPOCHS = 16, 2
-EPISODE = 20  # steps to a time limit, of which every batch then has some
+EPISODE = 20  # steps to the time limit, so that every batch has some
 RATE, CLIP = 3e-4, 0.3
 TOTAL = FRAMES * ITERATIONS
 
 
 @dataclass
 class Parts:
-    """What both loops share, made again for each from the same seed."""
+    """The parts that both loops share, rebuilt for each from the same seed."""
 
     env: EnvBase
     actor: TensorDictModuleBase
@@ -50,7 +50,7 @@ class Parts:
     normalizer: ObservationNormalizer | None
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and statistics, copied."""
+        """A copy of parameters and statistics."""
         return {
             f"{name}.{key}": value.clone()
             for name, module in (("actor", self.actor), ("critic", self.critic))
@@ -89,7 +89,7 @@ def make_parts(env_id: str, *, normalized: bool = True, **env_kwargs: Any) -> Pa
 
 
 class Recorded(RandomSampler):
-    """A stock sampler but for its rows, which were written down."""
+    """A stock sampler, except for its rows, which were recorded."""
 
     def __init__(self, rows: Iterator[Tensor]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Recorded(RandomSampler):
 
 
 def train_stock(parts: Parts, rows: list[Tensor]) -> dict[str, Tensor]:
-    """PPO as TorchRL's documentation writes it."""
+    """PPO as in TorchRL's documentation."""
     loss = ClipPPOLoss(
         parts.actor,
         parts.critic,
@@ -129,7 +129,7 @@ def train_stock(parts: Parts, rows: list[Tensor]) -> dict[str, Tensor]:
         collector.update_policy_weights_()
         frames += batch.numel()
     collector.shutdown()
-    assert not list(buffer.sampler.rows)  # every minibatch that was written down is used
+    assert not list(buffer.sampler.rows)  # every recorded minibatch is used
     return parts.weights()
 
 
@@ -187,7 +187,7 @@ def test_one_batch_is_stock_ppo(
 
 
 def test_another_order_of_the_same_rows_is_another_policy() -> None:
-    """The comparison would notice."""
+    """The comparison is sensitive."""
     ours, rows = train_with_library(make_parts("Pendulum-v1"))
     rows[0], rows[1] = rows[1], rows[0]
     theirs = train_stock(make_parts("Pendulum-v1"), rows)

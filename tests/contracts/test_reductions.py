@@ -1,4 +1,4 @@
-"""What AMBER reduces to, on real environments: no drift is no staleness, no limit is MBER, 0 is PPO."""
+"""AMBER's special cases on real environments: no drift, no staleness; no limit, MBER; limit 0, PPO."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTINUOUS = ["Pendulum-v1", "InvertedPendulum-v5"]
 
 @dataclass
 class Parts:
-    """An environment, its actor and critic, and the normaliser that both hold."""
+    """An environment, its actor and critic, and the normaliser that both share."""
 
     env: EnvBase
     actor: TensorDictModuleBase
@@ -133,7 +133,7 @@ def test_a_policy_that_learns_nothing_is_never_stale(
 
 
 def test_a_policy_that_learns_grows_stale_with_age() -> None:
-    """The comparison above would notice, also where only the statistics move."""
+    """The comparison above is sensitive, even if only the statistics move."""
     for learning_rate, frozen in ((1e-2, True), (0.0, False)):
         parts = make_parts("Pendulum-v1")
         for _, ledger in train(
@@ -147,8 +147,8 @@ def test_a_policy_that_learns_grows_stale_with_age() -> None:
 def test_the_newest_batch_s_ratio_is_the_drift_of_the_statistics_alone() -> None:
     """Before the first update: 1 with frozen statistics, however much the policy learns.
 
-    At learning rate 0 with moving statistics it is what they alone do: the ratio of the actor with
-    the new statistics to the same actor with the old ones.
+    At learning rate 0 with moving statistics, it is their effect alone: the ratio of the actor with the
+    new statistics to the same actor with the old ones.
     """
     parts = make_parts("Pendulum-v1")
     parts.normalizer.update(parts.env.rollout(20)["observation"])
@@ -156,7 +156,7 @@ def test_the_newest_batch_s_ratio_is_the_drift_of_the_statistics_alone() -> None
         assert ledger is not None
         assert ledger["importance_ratio"][0].item() == pytest.approx(1, abs=1e-6)
     parts = make_parts("Pendulum-v1")
-    for layer in parts.actor.modules():  # an initial policy that looks at what it sees
+    for layer in parts.actor.modules():  # an initial policy that depends on its observation
         if isinstance(layer, torch.nn.Linear):
             torch.nn.init.normal_(layer.weight)
     old = copy.deepcopy(parts.actor)

@@ -44,7 +44,7 @@ from tests.data.frames import (
     seen,
 )
 
-# TorchRL's advice to load a memory map that already has its files, which a fresh one has not.
+# TorchRL advises loading into a memory map that already has its files; a fresh one has none.
 pytestmark = pytest.mark.filterwarnings("ignore:Loading the storage on an uninitialized TensorDict")
 
 SAMPLERS = pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def saved(replay: MultiBatchReplayBuffer) -> tuple[dict[str, Any], list[Any]]:
 
 
 def future(replay: MultiBatchReplayBuffer) -> list[Any]:
-    """The rest of the epoch, the next ones, and what another batch makes of them."""
+    """The rest of the epoch, the next ones, and those after another batch."""
     rest = [replay.sample()["frame"].tolist()]
     ages, written = replay.age.tolist(), replay.write_count
     epochs = [epoch_of(replay), epoch_of(replay)]
@@ -103,7 +103,7 @@ def test_a_loaded_buffer_goes_on_where_the_saved_one_was(
     other.load_state_dict(state)
     assert torch.equal(generator.get_state(), state["_rng"][0])
     assert future(other) == expected
-    assert not torch.equal(generator.get_state(), state["_rng"][0])  # it is the one in use
+    assert not torch.equal(generator.get_state(), state["_rng"][0])  # it is the generator in use
 
 
 @USED
@@ -121,7 +121,7 @@ def test_states_share_no_memory(
     kept = copy.deepcopy(state)
     other = make_replay(*range(20, 20 + used), storage=make_storage())
     other.load_state_dict(state)
-    assert future(other) == expected  # what it then does leaves the state alone
+    assert future(other) == expected  # using it does not change the state
     assert_same(state, kept)
     other.load_state_dict(state)
     scramble(state)

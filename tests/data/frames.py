@@ -1,4 +1,4 @@
-"""Batches whose every field tells which transition it is of, and buffers small enough to count."""
+"""Batches in which every field identifies its transition, and buffers small enough to count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ L, N, M = 3, 8, 2
 def make_batch(number: int, *shape: int, shift: float = 0.0) -> TensorDict:
     """Batch ``number``, its frames numbered ``number * N``, ``number * N + 1``, ...
 
-    The recorded log-probability is that of :func:`make_actor`'s actor less ``shift``, so that every
+    The recorded log-probability is that of :func:`make_actor`'s actor minus ``shift``, so that every
     ratio is ``exp(shift)``.
     """
     shape = shape or (N,)
@@ -81,7 +81,7 @@ def make_replay(*numbers: int, num_batches: int = L, **kwargs: Any) -> MultiBatc
 
 
 def check_aligned(frames: TensorDict) -> None:
-    """Every field of every row is of the same transition."""
+    """All fields of every row belong to the same transition."""
     batches = {number: make_batch(number) for number in (frames["frame"] // N).unique().tolist()}
     expected = TensorDict.stack(
         [batches[frame // N][frame % N] for frame in frames["frame"].tolist()]

@@ -1,4 +1,4 @@
-"""Advantages that a buffer computes again: by hand, against TorchRL's GAE, and in a loop."""
+"""Advantages that a buffer recomputes: by hand, against TorchRL's GAE, and in a loop."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Collected:
 
 @pytest.mark.parametrize("estimator", BY_HAND)
 def test_right_after_collection_they_are_torchrls_gae(estimator: Any) -> None:
-    """All three, up to rounding: the ratios are 1, and V-trace's lambda is its own."""
+    """All three, up to rounding: the ratios are 1, and V-trace gets its own lambda."""
     run = _Collected(2, estimator=estimator)
     for batch in run.batches:
         run.replay.extend(batch)

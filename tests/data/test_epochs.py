@@ -1,4 +1,4 @@
-"""When an epoch begins, ends, and must not begin; and what refresh does to it."""
+"""When an epoch begins, ends, and must not begin; and how refresh affects it."""
 
 from __future__ import annotations
 

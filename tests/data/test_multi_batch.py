@@ -273,7 +273,7 @@ def test_refresh_measures_what_the_transform_makes_and_leaves_the_storage() -> N
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 2, 2)])
 def test_inverse_transforms_see_time(shape: tuple[int, ...]) -> None:
-    """Advantages made on the way in are those of each environment alone."""
+    """Advantages computed by extend are those of each environment alone."""
     gae = GAE(gamma=0.9, lmbda=0.9, value_network=value_critic(3))
     batch = make_batch(0, *shape).apply(lambda value: value.float() if value.is_floating_point() else value)  # fmt: skip
     batch["next", "reward"] = torch.randn(*shape, 1)
@@ -298,7 +298,7 @@ def test_an_ensemble_of_filled_buffers() -> None:
 
 
 class Ranked(RandomSampler):
-    """Keeps the priorities that it is told."""
+    """Keeps the priorities that it is given."""
 
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
         self.told = priority
@@ -323,7 +323,7 @@ def test_the_same_global_seed_gives_the_same_minibatches_and_another_does_not() 
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         replay = make_replay(0, 1)
-        torch.manual_seed(7)  # once it is made, the buffer's own generator decides
+        torch.manual_seed(7)  # after construction, the buffer's own generator decides
         epochs.append([epoch_of(replay), epoch_of(replay)])
     assert epochs[0] == epochs[1] != epochs[2]
     assert epochs[0][0] != epochs[0][1]

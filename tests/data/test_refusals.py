@@ -1,4 +1,4 @@
-"""What the buffer refuses, by name and number, and that a refusal leaves it bit for bit as it was."""
+"""What the buffer refuses, by name and number; a refusal leaves it bit for bit unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows the samplers hand out: each active one once, in equal minibatches, uniformly."""
+"""Which rows the samplers return: each active row once, in equal minibatches, uniformly."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_stock_buffer_that_is_extended_starts_again_with_every_batch(
 def test_ran_out_is_as_torchrl_has_it(buffer_type: type[ReplayBuffer]) -> None:
     buffer = make_buffer(buffer_type, AdaptiveMinibatchSampler(8), 2)
     first = next(iter(buffer))["row"].tolist()
-    rest = rows_seen(buffer)  # TorchRL's own loop goes on where the last one was left
+    rest = rows_seen(buffer)  # TorchRL's own loop continues where the last one was left
     assert len(rest) == 3
     assert sorted(first + flat(rest)) == list(range(16))
     assert buffer.sampler.ran_out
@@ -275,7 +275,7 @@ def test_a_state_shares_no_memory_either_way(sampler_type: type[MultiBatchSample
     for write in (first, sampler.state_dict()["epoch"]):
         state = sampler.state_dict()
         kept = state["epoch"].clone()
-        write.fill_(99)  # what was handed out is the receiver's
+        write.fill_(99)  # the receiver owns the returned tensors
         assert torch.equal(state["epoch"], kept)
     twin.load_state_dict(state)
     state["epoch"].fill_(99)
@@ -359,7 +359,7 @@ def test_epochs_are_those_recorded_before_samplers_were_shown_ages(
 
 
 class Shown(MultiBatchSampler):
-    """Keeps what it is shown."""
+    """Keeps its arguments."""
 
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None

@@ -1,4 +1,4 @@
-"""A collection that can be saved in one process and gone on with in another."""
+"""A collection that can be saved in one process and continued in another."""
 
 import io
 from typing import Any
@@ -14,10 +14,10 @@ FRAMES = 45  # per environment and batch
 
 
 class Collecting:
-    """Environments of one task, a random actor, and what is saved of them.
+    """Environments of one task, a random actor, and their saved state.
 
-    Episodes end after 30 frames at the latest, so that each batch of 45 has resets and ends in
-    the middle of an episode.
+    Episodes end after at most 30 frames, so that each batch of 45 has resets and ends in the middle of an
+    episode.
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int) -> None:
@@ -35,7 +35,7 @@ class Collecting:
         return [self.collector.rollout() for _ in range(number)]
 
     def save(self) -> bytes:
-        """All that is needed to go on, as it would be in a file."""
+        """Everything needed to continue, as it would be in a file."""
         file = io.BytesIO()
         state = {
             "simulators": self.simulators.state_dict(),

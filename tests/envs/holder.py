@@ -1,4 +1,4 @@
-"""An environment whose attributes a test can set, and what becomes of them in another."""
+"""An environment with attributes that a test can set, and passes on to another one."""
 
 import functools
 import io
@@ -30,7 +30,7 @@ class Holder(gym.Env[Any, Any]):
 
 
 def holders(num_envs: int = 1, kind: type[Holder] = Holder) -> tuple[GymWrapper, list[Any]]:
-    """Copies as TorchRL's environment and as themselves."""
+    """The copies, as a TorchRL environment and individually."""
     gym.register(ENV_ID, kind)
     try:
         env = make_env(ENV_ID, num_envs, seed=0)
@@ -40,7 +40,7 @@ def holders(num_envs: int = 1, kind: type[Holder] = Holder) -> tuple[GymWrapper,
 
 
 def through_file(state: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint gives back of a state."""
+    """A state after a round trip through a checkpoint."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

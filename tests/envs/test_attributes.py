@@ -1,4 +1,4 @@
-"""What environments of one's own may hold, and get back bit for bit."""
+"""What custom environments may store, and get back bit for bit."""
 
 import enum
 import functools
@@ -102,7 +102,7 @@ def test_generators_go_on(make: Any, there: bool) -> None:
     draw(value)
     current = make(2) if there else None
     got = moved(value, current)
-    assert (got is current) == there  # set in place, so that a function with it draws on, too
+    assert (got is current) == there  # set in place, so that functions that hold it continue too
     assert draw(got) == draw(value)
 
 

@@ -83,7 +83,7 @@ def test_every_task_runs_and_repeats_from_its_seed(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", [*TASKS, "MountainCarContinuous-v0", "LunarLanderContinuous-v3"])
 def test_tasks_limit_out_of_range_actions_themselves(env_id: str) -> None:
-    """The motion is that of the clipped action, so no task needs clipping by us."""
+    """The motion is that of the clipped action, so no task needs additional clipping."""
     bound = make_env(env_id, 1).action_spec.space.high
     after = []
     for action in (3 * bound, bound):

@@ -1,4 +1,4 @@
-"""Box2D's episodes: each in a new world, recorded, and played again bit for bit."""
+"""Box2D's episodes: each in a new world, recorded, and replayed bit for bit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Simulators go on bit for bit: every task, this process and another, each way to step them."""
+"""Simulators continue bit for bit: for every task, in this process and another, however stepped."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Reacher-v4 is out of date:Depr
 
 
 def step(env: EnvBase, td: TensorDictBase, frames: int, seed: int = 3) -> list[TensorDictBase]:
-    """Steps and resets as TorchRL does; the last element is where it got to."""
+    """Steps and resets as TorchRL does; the last element is the final one."""
     generator = torch.Generator().manual_seed(seed)
     passed = []
     for _ in range(frames):

@@ -18,7 +18,7 @@ from tests.envs.test_attributes import Phase
 
 @dataclass
 class Wind:
-    """An object of a class of one's own."""
+    """An object of a custom class."""
 
     strength: float = 0.1
 
@@ -62,7 +62,7 @@ def test_an_own_state_that_is_not_plain_is_named() -> None:
 
 def test_arrays_that_show_the_memory_of_others_are_named() -> None:
     env, (holder,) = holders()
-    holder.one, holder.other = np.zeros((2, 3))  # rows of one array share none
+    holder.one, holder.other = np.zeros((2, 3))  # rows of one array share no memory
     assert SimulatorState(env).inexact == ()
     holder.whole = np.zeros(4)
     holder.left = holder.whole[:2]
@@ -85,7 +85,7 @@ def _pendulum() -> GymWrapper:
 def test_environments_elsewhere_are_named() -> None:
     make = [lambda: gym.make("Pendulum-v1")] * 2
     away = GymWrapper(AsyncVectorEnv(make, autoreset_mode=AutoresetMode.DISABLED))
-    parallel = ParallelEnv(2, _pendulum)  # without processes, until it is used
+    parallel = ParallelEnv(2, _pendulum)  # starts no processes until it is used
     transformed = TransformedEnv(_pendulum(), Compose(StepCounter()))
     for env, name in ((away, "Async"), (parallel, "Parallel"), (transformed, "Transformed")):
         (reason,) = pass_on(env, env).inexact

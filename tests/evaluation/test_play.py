@@ -29,7 +29,7 @@ _OBSERVATIONS = {"Pendulum-v1": torch.randn(5, 3), "CartPole-v1": torch.randn(5,
 
 
 def _record(env_id: str = "Pendulum-v1") -> Policy:
-    """A policy whose normaliser has seen something."""
+    """A policy whose normaliser has seen data."""
     size = _OBSERVATIONS[env_id].shape[1]
     normalizer = ObservationNormalizer(size)
     normalizer.update(torch.randn(50, size) * 3 + 1)
@@ -70,7 +70,7 @@ def _registered(make: Callable[[], gymnasium.Env[Any, Any]]) -> Iterator[str]:
 
 
 class _Task(gymnasium.Env[Any, Any]):
-    """Fits a policy of Pendulum. A reward is 1; ``observation`` and ``reward`` come in frame 3."""
+    """Fits a Pendulum policy. Rewards are 1; frame 3 has ``observation`` and ``reward``."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Box(-1, 1, (1,))
@@ -188,7 +188,7 @@ def test_same_seed_same_episodes_and_no_global_generator_moves() -> None:
 
 
 def test_short_episodes_count_no_more_than_long_ones() -> None:
-    """Each copy plays a share that is fixed before, however long its episodes are."""
+    """Each copy plays a fixed share, however long its episodes are."""
     lengths = [3 + 10 * copy for copy in range(8)]
     left = iter(lengths)
     with _registered(lambda: _Task(length=next(left))) as env_id:
@@ -275,7 +275,7 @@ def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
 
 def test_a_copy_that_has_played_its_share_may_go_on() -> None:
     class Once(_Task):
-        """Ends an episode after five frames, and then no other."""
+        """Ends one episode after five frames, and none after that."""
 
         def step(self, action: Any) -> Any:
             result = super().step(action)

@@ -51,7 +51,7 @@ def test_learning_curves_are_means_over_seeds() -> None:
     for axes in figure.axes:
         (line,) = lines(axes, "amber")
         assert line.get_xydata().tolist() == [[10, 6], [20, 6], [30, 6], [40, 6]]
-        assert len(axes.get_lines()) == 2 * (1 + 2)  # a mean and two seeds of either setup
+        assert len(axes.get_lines()) == 2 * (1 + 2)  # a mean and two seeds for either setup
         assert len(axes.collections) == 2  # intervals
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["ppo", "amber"]
@@ -72,7 +72,7 @@ def test_evaluations_are_drawn_beside_the_training_and_named() -> None:
     ]
     figure = learning_curves({"ppo": [*runs, run(2.0)], "amber": [run(9.0)]})
     (line,) = lines(figure.axes[0], "ppo, evaluations")
-    assert line.get_xydata().tolist() == [[10, 5], [20, 6], [40, 6]]  # means of those there are
+    assert line.get_xydata().tolist() == [[10, 5], [20, 6], [40, 6]]  # means of those present
     assert (line.get_linestyle(), line.get_marker()) == ("--", "o")
     assert line.get_color() == lines(figure.axes[0], "ppo")[0].get_color()
     (legend,) = figure.legends

@@ -1,4 +1,4 @@
-"""Initialisation, keys and dtypes of the networks, and that all holders of a normaliser agree."""
+"""Initialisation, keys and dtypes of the networks, and agreement between all modules that share a normaliser."""
 
 import copy
 import pickle

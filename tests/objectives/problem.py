@@ -43,7 +43,7 @@ def collect(actor: ProbabilisticActor, rows: int = 16, seed: int = 0) -> TensorD
 
 
 def step(loss: LossModule, frames: TensorDictBase) -> tuple[TensorDictBase, dict[str, Tensor]]:
-    """What a loss emits, and the gradient of its sum for every parameter that has one."""
+    """A loss's output, and the gradient of its sum for every parameter that has one."""
     loss.zero_grad()
     emitted = loss(frames)
     terms = [value.sum() for key, value in emitted.items() if key.startswith("loss_")]

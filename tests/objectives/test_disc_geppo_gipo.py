@@ -1,4 +1,4 @@
-"""The losses that came after: by hand, reduced to PPO, and under what replay does to ratios."""
+"""The later losses: by hand, reduced to PPO, and with the ratios that replay causes."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_extreme_frames_leave_everything_finite(
         frames["action_log_prob"] -= change
         frames["proximal_log_prob"] = frames["action_log_prob"] + center
         frames["advantage"] = advantage.unsqueeze(-1)
-        # As far from the action as makes the log-ratio of a dimension 1000, or as narrow as -1000.
+        # Far enough from the action for a log-ratio of 1000 in a dimension, or narrow enough for -1000.
         frames["loc"][change > 0, 0] += 45
         frames["scale"] = frames["scale"].clone()
         frames["scale"][change < 0] *= 0.02

@@ -29,7 +29,7 @@ STOCK: dict[str, Any] = {
 def both(
     amber: dict[str, Any], stock: dict[str, Any], kind: str = "gaussian", **kwargs: Any
 ) -> tuple[AmberPPOLoss, ClipPPOLoss]:
-    """Ours and TorchRL's over equal networks."""
+    """This library's loss and TorchRL's, over equal networks."""
     ours = AmberPPOLoss(*networks(kind, **kwargs), **amber)
     return ours, ClipPPOLoss(*networks(kind, **kwargs), **(STOCK | stock))
 
@@ -201,7 +201,7 @@ def test_capped_frames_of_a_delayed_actor_are_those_of_the_behaviour() -> None:
 
 def test_the_clip_range_anneals_by_assignment() -> None:
     frames = collect(networks()[0])
-    for start in (0.4, 1):  # an integer, too, is annealed as a number
+    for start in (0.4, 1):  # an integer is annealed too
         loss = AmberPPOLoss(*networks(), clip_epsilon=start)
         for value in (0.25, 0.1, 0.0):
             loss.clip_epsilon = value

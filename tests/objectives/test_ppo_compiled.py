@@ -14,7 +14,7 @@ def test_compiled_agrees_with_eager() -> None:
     frames["action_log_prob"][5] -= 1000
     loss = AmberPPOLoss(actor, critic, functional=False)
     expected, expected_grads = step(loss, frames)
-    # Traced forward and backward, in one graph; generating code for it is the update step's.
+    # Traced forward and backward in one graph; the update step's tests generate code for it.
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for _ in range(2):
         loss.zero_grad()

@@ -140,7 +140,7 @@ def test_frames_out_of_use_count_nowhere(normalize: bool, mask_key: Any) -> None
     actor, critic = networks()
     batches = collect(actor, 32).reshape(2, 16)
     batches["advantage"][1] += 100  # of the stale batch
-    batches["action_log_prob"][1] -= 1000  # as a mask alone would not bear
+    batches["action_log_prob"][1] -= 1000  # which a mask alone could not handle
     with torch.no_grad():  # of the fresh one
         now = actor.get_dist(batches[0]).log_prob(batches[0]["action"])
         batches["action_log_prob"][0] = now - 0.01
@@ -165,7 +165,7 @@ def test_a_minibatch_without_a_frame_in_use_has_no_loss(
 
 
 def test_what_the_actor_makes_for_the_critic_or_itself_is_not_read() -> None:
-    """A trunk's output in storage would be stale after one step, and is made again."""
+    """A trunk's stored output would be stale after one step, so it is recomputed."""
     heads = nn.Sequential(nn.Linear(4, 4), NormalParamExtractor())
     shared = ActorValueOperator(
         TensorDictModule(nn.Linear(3, 4), ["observation"], ["hidden"]),

@@ -1,4 +1,4 @@
-"""Recipes as modules, for what needs no process of its own."""
+"""Recipes as modules, for tests that need no separate process."""
 
 import importlib
 import os
@@ -20,7 +20,7 @@ def run_script(
     cwd: Path | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a recipe in a process of its own, which finds the tests' modules."""
+    """Runs a recipe in its own process, which can import the tests' modules."""
     command = [sys.executable, str(RECIPES / f"{recipe}.py"), *map(str, options)]
     environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent), **env}
     return subprocess.run(
@@ -29,7 +29,7 @@ def run_script(
 
 
 def run_main(recipe: ModuleType, *words: str | Path) -> Any:
-    """Runs a command line in this process; the exit code, or the error that it ends with."""
+    """Runs a command line in this process; returns the exit code, or the error message."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [f"{recipe.__name__}.py", *map(str, words)])
         try:

@@ -1,4 +1,4 @@
-"""Tasks that go wrong, registered when imported, in whatever process."""
+"""Tasks that go wrong, registered on import in any process."""
 
 import math
 import os
@@ -36,7 +36,7 @@ class _Huge(_Faulty):
 
 
 class _Deadly(_Faulty):
-    """Kills its process, once, as the file that ``DEADLY`` names then remembers."""
+    """Kills its process once; the file that ``DEADLY`` names records it."""
 
     def _fault(self, reward: Any) -> Any:
         killed = Path(os.environ["DEADLY"])
@@ -47,7 +47,7 @@ class _Deadly(_Faulty):
 
 
 class _Flattering(gymnasium.Wrapper):
-    """Its first episode is short and returns most; the others return more from one to the next."""
+    """Its first episode is short and has the highest return; later returns increase."""
 
     _ended = 0
     _steps = 0

@@ -1,4 +1,4 @@
-"""Custom parts, which tests name on the recipes' command line."""
+"""Custom parts that tests name on the recipes' command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state_dependent(
 
 
 def raw(observation_spec: Any, action_spec: Any, *, normalizer: Any, **other: Any) -> Any:
-    """One of raw observations; ``other`` replaces what it is made of."""
+    """One that reads raw observations; ``other`` replaces its arguments."""
     made = {"in_key": "observation", "out_keys": ["action"], "return_log_prob": True, **other}
     size = made.pop("size", action_spec.shape[-1])
     network = nn.Sequential(nn.Linear(3, 2 * size), NormalParamExtractor())
@@ -62,7 +62,7 @@ def exact_kl(current: Distribution, behaviour: Distribution) -> Tensor:
 
 
 class NewestTwice(MultiBatchSampler):
-    """The newest batch in each minibatch twice as often as any other."""
+    """Draws the newest batch twice as often as any other."""
 
     def draw_epoch(
         self, batches: ActiveBatches, batch_size: int, generator: torch.Generator | None

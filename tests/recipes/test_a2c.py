@@ -50,7 +50,7 @@ def test_it_resumes(a2c: ModuleType, tmp_path: Path) -> None:
 
 
 def test_it_does_not_go_on_where_nothing_is_learnt(a2c: ModuleType, tmp_path: Path) -> None:
-    """A reward that is finite, and whose square in the critic's loss is not."""
+    """A finite reward whose square in the critic's loss is not finite."""
     run_dir = tmp_path / "run"
     with pytest.raises(NonFiniteError, match="batches of age"):
         a2c.train(a2c.Config(env_id="tests.recipes.faulty:Huge-v0", smoke=True, run_dir=run_dir))

@@ -1,4 +1,4 @@
-"""The benchmark: it runs, what it compares with does the same work, and its ratios are right."""
+"""The benchmark: it runs, its programs do the same work, and its ratios are right."""
 
 import importlib
 import itertools
@@ -23,7 +23,7 @@ def throughput() -> Any:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What a smoke run printed, and its numbers."""
+    """The output of a smoke run, and its numbers."""
     path = tmp_path_factory.mktemp("smoke") / "found.json"
     command = [sys.executable, str(RECIPES / "benchmark_throughput.py"), "--smoke"]
     command += ["--limits", "--json", str(path)]

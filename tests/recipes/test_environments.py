@@ -34,7 +34,7 @@ _WORDS = (
 
 @pytest.fixture(scope="module")
 def whole(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four iterations, evaluated after each second."""
+    """A run of four iterations, evaluated after every second iteration."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     evaluated = ("--eval-interval", "2", "--eval-episodes", "1")
     assert run_main(ppo, *_WORDS, "--run-dir", run_dir, "--no-progress", *evaluated) == 0

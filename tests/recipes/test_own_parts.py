@@ -33,7 +33,7 @@ def _options(**options: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def run_dir(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four iterations by the command line."""
+    """A run of four iterations from the command line."""
     run_dir = tmp_path_factory.mktemp("own") / "run"
     options = _options(**SMALL, **NAMED, no_progress=True, run_dir=run_dir)
     assert run_main(ppo, *options) == 0

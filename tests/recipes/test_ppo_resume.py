@@ -36,7 +36,7 @@ def _config(ppo: ModuleType, run_dir: Path, **options: Any) -> Any:
 
 
 def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
-    """Asks to stop as Ctrl-C does, in the iteration that reaches ``frames``."""
+    """Asks the run to stop, like Ctrl-C, in the iteration that reaches ``frames``."""
     with stopping(frames, signal.SIGINT):
         summary: dict[str, Any] = ppo.train(config)
     assert summary["frames"] == frames
@@ -46,7 +46,7 @@ def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
 
 def _result(run_dir: Path) -> tuple[list[bytes], Any]:
     states = {name: last_state(run_dir, name) for name in ("loss", "optimizer", "collection")}
-    del states["collection"]["simulators"]  # spaces have generators that no one seeds or uses
+    del states["collection"]["simulators"]  # spaces have generators that nobody seeds or uses
     return read_tables(run_dir), states
 
 
@@ -196,6 +196,6 @@ def test_another_collector_resumes_approximately_and_says_so(
     assert summary["exactness"] == "approximate"
     assert "Collector keeps its running episodes to itself" in summary["reasons"][0]
     assert "resumed approximately" in caplog.text
-    # Episodes start again when the run is resumed: eight of 200 steps from frame 512 on.
+    # New episodes start when the run is resumed: eight of 200 steps from frame 512 on.
     frames = [int(row["frame"]) for row in read_rows(run_dir, "episodes")]
     assert frames == list(range(512 + 1593, 512 + 1601))

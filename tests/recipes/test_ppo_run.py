@@ -1,4 +1,4 @@
-"""The main recipe at work: what a run leaves, and that it leaves the same again."""
+"""The main recipe at work: the files of a run, and their reproducibility."""
 
 import ctypes
 import dataclasses
@@ -31,7 +31,7 @@ def _train(ppo: ModuleType, run_dir: Path, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A smoke run of another process, and what it showed while it ran."""
+    """A smoke run in another process, and its output."""
     parent = tmp_path_factory.mktemp("smoke")
     options = ("--smoke", "--env-id", "Pendulum-v1", "--run-dir", "run")
     done = run_script("ppo_amber_mujoco", *options, cwd=parent)
@@ -121,7 +121,7 @@ def _first_cells(text: str) -> list[str]:
 
 
 def test_freed_batches_are_returned_to_the_system() -> None:
-    """What glibc takes from the system for a single block it returns when that is freed."""
+    """glibc returns memory that it got for a single block when that block is freed."""
     code = """
 import ctypes
 import torch
@@ -292,7 +292,7 @@ def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
 
 
 class _Broken(gymnasium.Wrapper):
-    """Rewards that are not a number from the 100th step on."""
+    """Rewards that are NaN from the 100th step on."""
 
     steps = 0
 
@@ -326,7 +326,7 @@ def test_bad_data_ends_a_run_with_one_line_and_leaves_what_there_is(
 def test_the_best_checkpoint_is_not_that_of_the_first_short_episodes(
     ppo: ModuleType, tmp_path: Path
 ) -> None:
-    """Eight episodes of two frames end first, and return the most."""
+    """Eight episodes of two frames end first, with the highest returns."""
     _train(
         ppo, tmp_path / "run", env_id="tests.recipes.faulty:Flattering-v0", checkpoint_interval=1
     )

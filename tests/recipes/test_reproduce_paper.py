@@ -1,4 +1,4 @@
-"""The study's grid: its runs by name, what has become of them, and their published form."""
+"""The study's grid: its runs by name, their states, and their published form."""
 
 import csv
 import dataclasses

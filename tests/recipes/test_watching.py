@@ -1,4 +1,4 @@
-"""What can be seen of a run while it goes on: the terminal, and loggers besides the run's tables."""
+"""Watching a run: the terminal, and loggers in addition to the run's tables."""
 
 import importlib.util
 import os
@@ -59,7 +59,7 @@ def test_a_resumed_run_is_one_run_of_its_service(logger: str, tmp_path: Path) ->
 
 
 def _on_a_terminal(code: str) -> str:
-    """What a Python program shows on a terminal."""
+    """The output of a Python program on a terminal."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=theirs, stderr=theirs, cwd=RECIPES

@@ -1,4 +1,4 @@
-"""Stop and resume the main recipe in every combination, and compare with runs never stopped.
+"""Stop and resume the main recipe in every combination, and compare with uninterrupted runs.
 
     python -m tests.robustness.exact_resume --out exact_resume
 
@@ -38,7 +38,7 @@ class Combination:
 
     @property
     def options(self) -> list[str]:
-        """What the recipe is told."""
+        """The recipe's options."""
         return [
             *("--env-id", self.env_id),
             *("--num-envs", str(self.num_envs)),
@@ -48,14 +48,14 @@ class Combination:
 
 
 def combinations(matrix: bool, tasks: bool) -> list[Combination]:
-    """Five tasks in every way, then all twelve in one."""
+    """Five tasks in every combination, then all twelve in one."""
     every = [Combination(*c) for c in product(MATRIX, (1, 8), ("ppo", "amber"), ("off", "on"))]
     one = [Combination(env_id, 8, "amber", "off") for env_id in TASKS]
     return list(dict.fromkeys([*(every if matrix else []), *(one if tasks else [])]))
 
 
 def check(combination: Combination, directory: Path) -> list[str]:
-    """What differs between the whole run and the one stopped twice."""
+    """The differences between the uninterrupted run and the one stopped twice."""
     whole, stopped, log = directory / "whole", directory / "stopped", directory / "log.txt"
     finish(log, *short(whole, combination.options))
     stop_after(STOPS[0], stopped, log, *short(stopped, combination.options))

@@ -1,4 +1,4 @@
-"""Kill a training again and again, at random times, and see that nothing is lost.
+"""Kill a training repeatedly, at random times, and check that nothing is lost.
 
     python -m tests.robustness.kills --kills 100
 
@@ -38,7 +38,7 @@ def newest_sound(run_dir: Path) -> int | None:
 
 
 def kill_once(run_dir: Path, log: Path, options: list[str], within: float) -> str | None:
-    """Trains until a random moment after the first iteration; what is wrong afterwards."""
+    """Trains until a random moment after the first iteration; returns what is wrong afterwards."""
     before = iterations(run_dir)
     process = start(log, *options)
     while process.poll() is None and iterations(run_dir) == before:
@@ -64,12 +64,12 @@ def main(
     """Kills, checks and compares.
 
     Args:
-        kills: how often.
+        kills: number of kills.
         within: the longest time from a process's first iteration to its kill, in seconds.
         env_id: task to train on.
         total_iterations: length of the run; it must not end before the last kill, so more on a
             fast machine.
-        seed: of the times.
+        seed: seed of the times.
         out: keep the two runs there (else in a directory that is removed).
     """
     random.seed(seed)

@@ -2,9 +2,9 @@
 
     python -m tests.robustness.soak --minutes 60
 
-Trains PPO-AMBER with eight batches and a checkpoint after every iteration, looks at the process
-every few seconds, and stops it by SIGTERM in the end. Memory is flat if its median in the last
-quarter of the time is at most 5 % above that in the second quarter. Linux only.
+Trains PPO-AMBER with eight batches and a checkpoint after every iteration, inspects the process every
+few seconds, and finally stops it by SIGTERM. Memory is flat if its median in the last quarter of the
+time is at most 5 % above that in the second quarter. Linux only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.robustness.trainings import INTERRUPTED, iterations, start
 
 
 class Look(NamedTuple):
-    """What was seen at one time."""
+    """One measurement."""
 
     minutes: float
     mebibytes: float
@@ -33,7 +33,7 @@ class Look(NamedTuple):
 
 
 def look(pid: int, run_dir: Path, since: float) -> Look:
-    """Resident memory and open files of a process, and what its checkpoints take on disk."""
+    """Resident memory and open files of a process, and the disk space of its checkpoints."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     files = len(os.listdir(f"/proc/{pid}/fd"))
     disk = 0
@@ -53,8 +53,8 @@ def main(
     """Trains and watches.
 
     Args:
-        minutes: how long.
-        every: seconds between two looks.
+        minutes: duration.
+        every: seconds between measurements.
         env_id: task to train on.
         out: directory of the run (else one that is removed).
     """

@@ -1,4 +1,4 @@
-"""Trainings of the main recipe in processes of their own, stopped and compared."""
+"""Trainings of the main recipe in separate processes, stopped and compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED = 128 + signal.SIGTERM
 
 
 def start(log: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Starts the recipe; what it says is appended to ``log``."""
+    """Starts the recipe; its output is appended to ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         return subprocess.Popen(
@@ -62,7 +62,7 @@ def iterations(run_dir: Path) -> int:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """Which of the results of two runs differ: tables by byte, states by bit."""
+    """The results that differ between two runs: tables by byte, states by bit."""
     found = [
         name
         for name in ("episodes.csv", "iterations.csv")

@@ -1,4 +1,4 @@
-"""What a run leaves, read back, and a way to stop one."""
+"""Reads back a run's files, and stops a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_rows(run_dir: Path, table: str = "iterations") -> list[dict[str, str]]:
 
 
 def read_tables(run_dir: Path) -> list[bytes]:
-    """What equal runs have the same bytes of."""
+    """The tables that equal runs write byte for byte alike."""
     return [(run_dir / name).read_bytes() for name in ("episodes.csv", "iterations.csv")]
 
 

@@ -12,7 +12,7 @@ from amber_trl.runs import StopOnInterrupt
 
 @pytest.fixture(autouse=True)
 def _python_s_own_handler() -> Iterator[None]:
-    """An earlier test's memmap storage leaves TorchRL's handler behind, which puts back another."""
+    """An earlier test's memmap storage leaves TorchRL's handler, which restores another one."""
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, earlier)

@@ -1,4 +1,4 @@
-"""Policies on their way through ``policy.pt``; ``tests/evaluation`` plays them."""
+"""Policies saved to ``policy.pt`` and loaded; ``tests/evaluation`` plays them."""
 
 import dataclasses
 import errno
@@ -45,7 +45,7 @@ def test_a_directory_is_not_a_policy(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_has_no_room_is_an_error_of_the_system(tmp_path: Path) -> None:
-    """torch.save would raise a RuntimeError that hides it."""
+    """torch.save would raise a RuntimeError that hides the cause."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:

@@ -11,7 +11,7 @@ from amber_trl.runs import RunDirectory, read_config
 
 
 def logged(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
-    """All that is in the event files of a run, by name: steps and values."""
+    """The contents of a run's event files by name: steps and values."""
     loader = importlib.import_module("tensorboard.backend.event_processing.event_file_loader")
     found: dict[str, list[tuple[int, float]]] = {}
     for file in sorted((run_dir / "tensorboard").iterdir()):
@@ -99,7 +99,7 @@ def test_overwriting_removes_checkpoints(tmp_path: Path) -> None:
         RunDirectory(tmp_path)
     RunDirectory(tmp_path, overwrite=True).close()
     assert not (tmp_path / "checkpoints").is_symlink()
-    assert (tmp_path / "elsewhere" / "000000002048").is_dir()  # what is not the run's own
+    assert (tmp_path / "elsewhere" / "000000002048").is_dir()  # not the run's own
     (tmp_path / "checkpoints" / "000000002048").mkdir(parents=True)
     RunDirectory(tmp_path, overwrite=True).close()
     assert not (tmp_path / "checkpoints").exists()
@@ -159,7 +159,7 @@ def test_a_logger_gets_each_iteration_once_also_if_the_run_is_resumed(tmp_path: 
             for frame in frames:
                 run.log(frame, {"loss": frame, "none": None})
                 _write(run, frame)
-            if not resume:  # killed before the logger has it
+            if not resume:  # killed before the logger gets it
                 run.append("iterations", {"frames": 32, "loss": 0.5, "none": None})
     assert logged(tmp_path) == {"loss": [(8, 8.0), (16, 16.0), (24, 24.0), (32, 32.0)]}
     RunDirectory(tmp_path, overwrite=True).close()

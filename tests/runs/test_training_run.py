@@ -1,4 +1,4 @@
-"""The class that runs a training, around a loop that is not the main recipe's."""
+"""``TrainingRun`` around a loop other than the main recipe's."""
 
 import errno
 import json
@@ -168,7 +168,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json is not what it was"):
         train(str(tmp_path), iterations=2, resume=True)
     (tmp_path / "config.json").unlink()
-    train(str(tmp_path), iterations=2, resume=True)  # finished already: nothing is left to do
+    train(str(tmp_path), iterations=2, resume=True)  # already finished: nothing is left to do
     for path in list_checkpoints(tmp_path / "checkpoints"):
         path.rename(path.with_name("moved"))
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
@@ -237,7 +237,7 @@ def test_the_bar_shows_how_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 class _Elsewhere:
-    """A collector whose environments are in other processes, for all that can be seen."""
+    """A collector whose environments appear to be in other processes."""
 
     def __init__(self, collector: GymCollector) -> None:
         self.total_frames = collector.total_frames

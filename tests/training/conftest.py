@@ -1,4 +1,4 @@
-"""One compiled step for all tests of it."""
+"""One compiled step shared by all of its tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compiled_once() -> Learner:
 
 @pytest.fixture
 def compiled(compiled_once: Learner) -> Iterator[Learner]:
-    """Starts over, and must not be compiled again."""
+    """Starts over, and must not be recompiled."""
     compiled_once.start_over()
     with torch.compiler.set_stance("fail_on_recompile"):
         yield compiled_once

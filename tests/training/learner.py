@@ -22,7 +22,7 @@ SIZES = (64, 512, 37, 2)
 
 @dataclass
 class Replay:
-    """A buffer that draws given rows: what an epoch reads of one."""
+    """The part of a buffer that an epoch reads; draws given rows."""
 
     storage: TensorDictBase
     indices: Sequence[Tensor]
@@ -33,7 +33,7 @@ class Replay:
 
 
 class Learner:
-    """A loss, its optimiser and update step, which can start over without compiling again."""
+    """A loss, its optimiser and update step, which can start over without recompiling."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Learner:
 
     def become(self, loss_state: dict[str, Any], optimizer_state: dict[str, Any]) -> None:
         self.loss.load_state_dict(loss_state)
-        # Adam takes step counts as they are: a shared one would count twice.
+        # Adam uses the given step counts: a shared one would count twice.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer_state))
 
     def epoch(self, frames: TensorDictBase, indices: Sequence[Tensor]) -> TensorDict:
@@ -61,7 +61,7 @@ class Learner:
         return self.update.epoch(Replay(frames, indices, torch.tensor([1, 0, 3, 2])))
 
     def state(self) -> list[Tensor]:
-        """Parameters and optimiser state, copied."""
+        """A copy of parameters and optimiser state."""
         parameters = list(self.loss.parameters())
         entries = [self.optimizer.state.get(p, {}) for p in parameters]
         moments = [value for entry in entries for _, value in sorted(entry.items())]
@@ -79,7 +79,7 @@ def ppo_learner(*, compile: bool, **options: Any) -> Learner:
 
 
 class Regression(LossModule):
-    """A small loss, which compiles in seconds; a stored weight makes it another one."""
+    """A small loss, which compiles in seconds; a stored weight makes it a different one."""
 
     functional = False
 
@@ -119,7 +119,7 @@ def draw_indices(steps: int, seed: int = 0) -> list[Tensor]:
 
 
 def relative(ours: Tensor, theirs: Tensor) -> float:
-    """The distance of two tensors over the norm of the second."""
+    """The distance of two tensors divided by the norm of the second."""
     return float(((ours - theirs).norm() / theirs.norm().clamp_min(1e-12)).detach())
 
 

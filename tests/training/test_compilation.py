@@ -75,7 +75,7 @@ def test_says_why_other_devices_do_not_compile() -> None:
 
 
 def _answer(cache: Path, **variables: str) -> str:
-    """What another process, with an empty memory, says of the compiler."""
+    """What another process, with nothing cached, reports about the compiler."""
     program = "from amber_trl._compiler import why_not_compiled; print(why_not_compiled('cpu'))"
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)} | variables
     command = [sys.executable, "-c", program]
@@ -92,10 +92,10 @@ def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
 
 def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
     assert _answer(tmp_path).strip() == "None"
-    # The kernel alone: the others are trials of the processor's instructions, and torch does
-    # without those whose trial fails.
+    # Only the kernel: the other files test the processor's instructions, and torch does without those
+    # whose test fails.
     kernels = [*tmp_path.rglob("*.main.so")]
     assert kernels
     for kernel in kernels:
-        kernel.write_bytes(b"")  # as a crash leaves what was not flushed
+        kernel.write_bytes(b"")  # as a crash leaves an unflushed file
     assert "remove the directory that TORCHINDUCTOR_CACHE_DIR names" in _answer(tmp_path)

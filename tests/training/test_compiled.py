@@ -218,7 +218,7 @@ def test_a_thousand_free_steps_agree_in_float64() -> None:
 
 
 class _PartlyUsed(torch.nn.Module):
-    """A linear layer that keeps another one for nothing."""
+    """A linear layer with an unused second layer."""
 
     def __init__(self, size: int, out: int) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ def test_a_cuda_graph_is_captured_for_each_size_place_and_mode() -> None:
 
     def captured(total: Tensor, stored: Tensor, rows: int) -> int:
         update = torch.no_grad()(graphs.bind(step, total, [stored]))
-        for _ in range(4):  # of which two come before the capture's first replay
+        for _ in range(4):  # two of them precede the first replay of the capture
             before = total.clone()
             metrics = update(torch.arange(rows, device=device))
             assert total == before + rows

@@ -1,4 +1,4 @@
-"""What cannot be compiled is refused by name."""
+"""Unsupported losses and optimisers are refused by name."""
 
 from __future__ import annotations
 

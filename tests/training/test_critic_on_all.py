@@ -19,7 +19,7 @@ VALUE_KEYS = {"loss_critic", "explained_variance"}
 
 
 class _Learner:
-    """Three stored batches, of which the oldest is not in use."""
+    """Three stored batches; the oldest is not in use."""
 
     def __init__(
         self, loss_type: type[AmberPPOLoss] = AmberPPOLoss, scale_minibatch: bool = True

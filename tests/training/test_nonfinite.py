@@ -19,7 +19,7 @@ def test_what_is_not_finite_changes_nothing_until_cleared(learner: Learner, kind
     learner.update(FRAMES[:64])
     assert all(torch.equal(p, q) for p, q in zip(learner.state(), before, strict=True))
     assert learner.update.nonfinite.item()
-    for epoch_or_check in (  # it stays up until it is cleared
+    for epoch_or_check in (  # the flag stays raised until cleared
         lambda: learner.epoch(FRAMES, good),
         learner.update.raise_if_nonfinite,
     ):
@@ -73,8 +73,8 @@ def test_where_the_caller_never_looks_the_step_does(
         for _ in range(9):
             learner.update(FRAMES[:64])
 
-    update_often()  # of which 8 are known to be well
+    update_often()  # 8 of them are known to be finite
     learner.update(bad_frames("loss")[:64])
-    for _ in range(2):  # and does so again
+    for _ in range(2):  # and again
         with pytest.raises(NonFiniteError, match="update 1 since"):
             update_often()

@@ -113,7 +113,7 @@ ACTORS: dict[str, Callable[[], ProbabilisticActor]] = {
 
 @contextmanager
 def make(name: str, dtype: torch.dtype = torch.float32) -> Iterator[ProbabilisticActor]:
-    """An actor, where the log-probability of a composite one has an entry per head."""
+    """An actor; a composite one has a log-probability entry per head."""
     with set_composite_lp_aggregate(False):
         yield ACTORS[name]().to(dtype)
 
@@ -140,7 +140,7 @@ def drift(actor: nn.Module, size: float = 0.1) -> None:
 
 
 def set_ratios(frames: TensorDict, ratios: Tensor) -> TensorDict:
-    """The frames as if collected by a policy to which the current one has these ratios."""
+    """The frames as if collected by a policy relative to which the current one has these ratios."""
     frames = frames.clone()
     frames["action_log_prob"] = frames["action_log_prob"] - ratios.to(frames["observation"]).log()
     return frames

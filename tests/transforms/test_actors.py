@@ -1,4 +1,4 @@
-"""The filter with every kind of actor, and with keys of any name."""
+"""The filter with every kind of actor, and with renamed keys."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_an_action_of_another_size_is_not_broadcast() -> None:
 
 
 class Squashed(TransformedDistribution):
-    """A distribution whose base is normal, and which is not."""
+    """A distribution that is not normal, though its base is."""
 
     def __init__(self, loc: Tensor, scale: Tensor) -> None:
         super().__init__(Normal(loc, scale), [TanhTransform()])
@@ -299,7 +299,7 @@ def test_the_policy_of_a_shared_network() -> None:
 
 
 def sequence(*in_keys_of_second: str) -> ProbabilisticTensorDictSequential:
-    """Two samples in a row, of which the second may depend on the first."""
+    """Two samples in a row; the second may depend on the first."""
     return ProbabilisticTensorDictSequential(
         TensorDictModule(Gaussian(3), ["observation"], ["latent_loc", "latent_scale"]),
         ProbabilisticTensorDictModule(
@@ -351,7 +351,7 @@ def test_the_parts_of_a_composite_action_are_all_needed() -> None:
 
 
 class _Entries(nn.Module):
-    """What ``Heads`` gives, as tensors."""
+    """The outputs of ``Heads``, as tensors."""
 
     def __init__(self) -> None:
         super().__init__()

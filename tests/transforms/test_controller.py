@@ -1,4 +1,4 @@
-"""The drop factor that leaves a wanted amount of stored data in use, by hand and in a buffer."""
+"""The drop factor that keeps a target amount of stored data in use, by hand and in a buffer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGE = torch.tensor([1, 0, 3, 2])  # the newest is the stalest by its own measure
         ({"batches": 4}, 0.3),
         ({"batches": 5}, 1.0),  # fewer are stored: all within the bound
         ({"batches": 4, "max_drop_factor": 0.25}, 0.25),
-        ({"ess": 0.9}, 0.0),  # 0.9, then 1.6, 2.2 and 2.7 in the order of staleness
+        ({"ess": 0.9}, 0.0),  # 0.9, then 1.6, 2.2 and 2.7 in order of staleness
         ({"ess": 1.0}, 0.1),
         ({"ess": 2.0}, 0.2),
         ({"ess": 3.0}, 1.0),

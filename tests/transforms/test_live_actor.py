@@ -1,4 +1,4 @@
-"""What measuring must leave alone, and that the filter refers to an actor without owning it."""
+"""What measuring must not change; and the filter references an actor without owning it."""
 
 from __future__ import annotations
 

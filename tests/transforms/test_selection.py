@@ -1,4 +1,4 @@
-"""Feeding TorchRL's own losses with the frames that the filter leaves in use."""
+"""Feeding TorchRL's own losses with the frames that the filter keeps in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def actor() -> Any:
 
 @pytest.fixture
 def frames(actor: Any) -> TensorDict:
-    """Three batches of which the second is stale."""
+    """Three batches; the second is stale."""
     frames = collect(actor, 3, 8)
     frames["advantage"] = torch.randn(3, 8, 1)
     frames["value_target"] = torch.randn(3, 8, 1)

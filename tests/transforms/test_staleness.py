@@ -1,4 +1,4 @@
-"""What the filter measures, and the ledger in which it says so."""
+"""The filter's measurements, and its ledger."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_the_duelling_network_agrees_with_its_value() -> None:
 
 
 def test_the_update_of_a_segment_of_two_frames() -> None:
-    """Where the critic says 0, all is in the rewards: Q = (1 + 2 / 2, 2) for ret and opc."""
+    """With a critic of 0, only rewards count: Q = (1 + 2 / 2, 2) for ret and opc."""
     loss, _ = build(gamma=0.5, delta=1e9)
     for parameter in loss.critic.parameters():
         parameter.data.zero_()

@@ -1,4 +1,4 @@
-"""Small run directories, as the main recipe leaves them, with scores that are known beforehand."""
+"""Small run directories, as the main recipe leaves them, with known scores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_run(
     name: str | None = None,
     **config: Any,
 ) -> Path:
-    """A finished run whose every episode returns ``level``, so that both scores are that."""
+    """A finished run in which every episode returns ``level``, so that both scores equal it."""
     given: dict[str, Any] = {"env_id": task, "setup": setup, "protocol": "paper", "seed": seed}
     given |= _SETTINGS | SETUPS[setup] | config
     run = folder / (name or f"{given['protocol']}/{task}/{setup}-seed{seed}")

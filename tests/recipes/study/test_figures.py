@@ -1,4 +1,4 @@
-"""The page's own figures, and which of them the runs allow."""
+"""The page's figures, and which of them the runs allow."""
 
 from pathlib import Path
 from typing import Any

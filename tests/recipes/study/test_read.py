@@ -93,7 +93,7 @@ def test_a_damaged_file_is_refused(folder: Path, name: str) -> None:
     [
         ({"gamma": 0.9}, "ppo_gamma=0.9"),
         ({"num_envs": 2, "gamma": 0.9}, "ppo_num_envs=2_gamma=0.9"),
-        ({"wrappers": ["a:B"]}, "ppo_wrappers=['a:B']"),  # which the other runs do not know yet
+        ({"wrappers": ["a:B"]}, "ppo_wrappers=['a:B']"),  # which the other runs do not have yet
         ({"clip_epsilon": 0.4, "gamma": 0.9}, "ppo_gamma=0.9_clip0.4"),
     ],
 )

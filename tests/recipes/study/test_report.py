@@ -28,7 +28,7 @@ def test_the_published_runs_give_the_published_page(
 ) -> None:
     """After a change: ``python recipes/report_study.py docs/data/study --out docs``."""
 
-    def named_only(figure: Figure, file: Path) -> Path:  # another matplotlib has other bytes
+    def named_only(figure: Figure, file: Path) -> Path:  # matplotlib versions differ in bytes
         drawn.add(file.name)
         return file
 
@@ -45,7 +45,7 @@ def test_the_published_runs_give_the_published_page(
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     levels = {("Hopper-v5", setup): [1.0, 2.0, 4.0] for setup in ("ppo", "amber")}
     study = write_study(tmp_path / "study", levels)
-    # As a command, and whatever the locale.
+    # As a command, in any locale.
     command: list[str | Path] = [sys.executable, RECIPE, study, "--out", tmp_path / "first"]
     environment = os.environ | {"LC_ALL": "POSIX", "PYTHONUTF8": "0"}
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)

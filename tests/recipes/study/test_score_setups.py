@@ -1,4 +1,4 @@
-"""The rule with which the default setup is chosen, by hand."""
+"""The rule that chooses the default setup, by hand."""
 
 import pandas as pd
 import pytest
