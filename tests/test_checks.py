@@ -22,6 +22,6 @@ def test_a_name_is_imported() -> None:
         ("math:pi", TypeError),
     ],
 )
-def test_what_names_nothing_to_call_is_refused_by_argument(name: str, error: type) -> None:
+def test_names_of_nothing_callable_are_refused_by_argument(name: str, error: type) -> None:
     with pytest.raises(error, match=f"wrappers='{name}'"):
         import_named("wrappers", name)

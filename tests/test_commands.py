@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_evaluate_says_and_writes_what_the_policy_reaches(
+def test_evaluate_prints_and_writes_the_policys_return(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["evaluate", str(run), "--checkpoint", "best", "--episodes", "2", "--stochastic"]
@@ -53,7 +53,9 @@ def test_evaluate_of_one_episode_has_no_interval(
     )
 
 
-def test_evaluate_says_where_the_video_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_prints_the_path_of_the_video(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("imageio_ffmpeg")
     arguments = {"observation_size": 4, "num_actions": 2}
     Policy("CartPole-v1", arguments, categorical_actor(4, 2)).save(run / "policy.pt")
@@ -64,14 +66,16 @@ def test_evaluate_says_where_the_video_is(run: Path, capsys: pytest.CaptureFixtu
     assert video.stat().st_size > 1000
 
 
-def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_reports_missing_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["evaluate", str(tmp_path)]) == 1
     assert str(tmp_path) in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "none")]) == 1
     assert f"run_dir='{tmp_path}/none'" in capsys.readouterr().err
 
 
-def test_evaluate_says_in_one_line_what_does_not_fit(
+def test_evaluate_reports_mismatches_in_one_line(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["evaluate", str(run), "--checkpoint", "final"]
@@ -94,7 +98,7 @@ def test_evaluate_takes_the_module_that_is_named_twice(run: Path) -> None:
     assert main([*words, "--env-id", "gymnasium:Pendulum-v1"]) == 0
 
 
-def test_verify_lists_what_is_whole_and_what_is_not(
+def test_verify_lists_whole_and_damaged_checkpoints(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older, newer = list_checkpoints(run / "checkpoints")

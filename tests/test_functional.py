@@ -215,7 +215,7 @@ def test_further_from_one_is_staler(log_ratio: Tensor, factor: float) -> None:
 
 
 @pytest.mark.parametrize("function", [*OF_FRAMES, per_dimension_deviation])
-def test_what_is_no_log_ratio_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+def test_anything_but_a_log_ratio_is_refused(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(ValueError, match=r"int64.*floating"):
         function(torch.zeros(3, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"\(3, 0\).*at least one"):
@@ -260,7 +260,7 @@ def test_stale_is_monotone(staleness: float, lower: float, higher: float) -> Non
         *((value, TypeError) for value in ("0.25", None, True, torch.tensor(0.25))),
     ],
 )
-def test_what_is_no_drop_factor_is_refused(value: Any, error: type[Exception]) -> None:
+def test_anything_but_a_drop_factor_is_refused(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="drop_factor"):
         is_stale(torch.zeros(1), value)
 
@@ -294,7 +294,7 @@ def test_anneal_falls_and_stays_in_range(
     assert 0 <= value <= linear_anneal(initial, early, total_frames) <= initial
 
 
-def test_anneal_refuses_what_is_out_of_range() -> None:
+def test_anneal_refuses_values_out_of_range() -> None:
     with pytest.raises(ValueError, match="total_frames=0"):
         linear_anneal(1.0, 0, 0)
     nan: Any = NAN

@@ -35,7 +35,7 @@ def _save_all(directory: Path, *scores: float | None, keep_last: int = 2) -> Che
     return checkpoints
 
 
-def test_everything_comes_back_and_goes_on_the_same(tmp_path: Path) -> None:
+def test_everything_is_restored_and_continues_identically(tmp_path: Path) -> None:
     learner, fingerprints = stepped(tmp_path, 3)
     learner.step()
     then = learner.fingerprint()
@@ -126,7 +126,9 @@ def test_verify_takes_a_run_or_its_checkpoints_or_one(tmp_path: Path, below: str
     assert verify_run(tmp_path / below) == [(path, None)]
 
 
-def test_what_differs_here_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_from_the_saving_machine_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learner, _ = stepped(tmp_path, 1)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")
     monkeypatch.setattr("amber_trl._provenance._version", lambda name: "99.0")

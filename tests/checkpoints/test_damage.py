@@ -90,7 +90,7 @@ def test_no_bit_goes_unnoticed(saved: tuple[Path, Path]) -> None:
     assert verify_run(newer) == [(newer, None)]
 
 
-def test_none_left_says_what_is_wrong_with_each(saved: tuple[Path, Path]) -> None:
+def test_if_all_are_damaged_the_error_lists_each_problem(saved: tuple[Path, Path]) -> None:
     for path in saved:
         _flip(path, 8 * 3000)
     learner = Learner()

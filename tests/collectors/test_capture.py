@@ -184,7 +184,7 @@ def test_is_called_on_every_frame(name: str, caplog: pytest.LogCaptureFixture) -
     assert [failure in message for message in caplog.messages] == [True]  # reported once
 
 
-def test_what_differs_from_call_to_call_is_not_repeated() -> None:
+def test_values_that_differ_between_calls_are_not_replayed() -> None:
     actor = acting(lambda self, x: self.inner(x) + time.perf_counter() % 1)
     _, failure = collect(actor, lambda actor: None, capture=True)
     assert failure is not None
@@ -247,7 +247,7 @@ def test_torchrls_exploration_noise_is_supported() -> None:
     check(actor, lambda actor: actor[1].step(5))
 
 
-def test_private_outputs_by_which_noise_goes_on_are_refused() -> None:
+def test_private_outputs_that_carry_noise_are_refused() -> None:
     env = single("Pendulum-v1")
     noise = OrnsteinUhlenbeckProcessModule(spec=env.action_spec, annealing_num_steps=10)
     actor = TensorDictSequential(acting(lambda self, x: self.inner(x)), noise)

@@ -76,7 +76,7 @@ def test_is_left_where_it_disagrees(
     assert "the compiled actor does not reproduce the actor's output" in caplog.text
 
 
-def test_says_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_why_it_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise OSError("no g++")
 

@@ -198,7 +198,7 @@ def test_weights_are_seen_and_can_be_copied_in() -> None:
     ("weights", "error"),
     [([1.0], TypeError), (TensorDict(), RuntimeError), (gaussian_actor(3, 1), RuntimeError)],
 )
-def test_what_is_not_weights_of_the_actor_is_refused(weights: Any, error: type[Exception]) -> None:
+def test_anything_but_the_actors_weights_is_refused(weights: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"policy_or_weights|loading state_dict"):
         collector_of().update_policy_weights_(weights)
 

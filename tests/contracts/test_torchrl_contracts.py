@@ -86,7 +86,7 @@ def future(replay: MultiBatchReplayBuffer) -> list[Any]:
 @SAMPLERS
 @USED
 @pytest.mark.parametrize("stored", [1, 2, 4])
-def test_a_loaded_buffer_goes_on_where_the_saved_one_was(
+def test_a_loaded_buffer_continues_where_the_saved_one_was(
     make_storage: Callable[[], Storage], stored: int, used: int, sampler: MultiBatchSampler
 ) -> None:
     original = make_replay(*range(stored), storage=make_storage(), sampler=copy.deepcopy(sampler))
@@ -238,7 +238,7 @@ def test_a_state_of_a_stock_buffer_is_refused() -> None:
 
 
 @USED
-def test_a_load_waits_for_refresh_where_there_is_a_filter(used: int, tmp_path: Path) -> None:
+def test_sampling_after_a_load_waits_for_refresh_with_a_filter(used: int, tmp_path: Path) -> None:
     original = make_replay(staleness=make_filter())
     for number, shift in enumerate([0.0, 1.0, 0.0]):
         original.extend(make_batch(number, shift=shift))
@@ -283,7 +283,7 @@ def _paths(state: Any, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize("copy_", [copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))])
 @SAMPLERS
-def test_a_copy_is_independent_and_goes_on_alike(
+def test_a_copy_is_independent_and_continues_identically(
     copy_: Callable[[MultiBatchReplayBuffer], MultiBatchReplayBuffer], sampler: MultiBatchSampler
 ) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -337,7 +337,7 @@ def test_another_sampler_draws_from_the_buffer_s_generator() -> None:
     assert epochs[0] == epochs[1]
 
 
-def test_another_sampler_waits_for_refresh_where_there_is_a_filter() -> None:
+def test_another_sampler_waits_for_refresh_with_a_filter() -> None:
     replay = make_replay(staleness=make_filter())
     for number, shift in enumerate([1.0, 0.0]):
         replay.extend(make_batch(number, shift=shift))

@@ -152,7 +152,7 @@ def test_they_follow_the_critic_and_the_batches_in_use() -> None:
 @pytest.mark.parametrize(
     ("networks", "rewards"), [(torch.float64, torch.float32), (torch.float32, torch.int64)]
 )
-def test_the_columns_are_of_the_critic_s_dtype(networks: torch.dtype, rewards: torch.dtype) -> None:
+def test_the_columns_have_the_critic_s_dtype(networks: torch.dtype, rewards: torch.dtype) -> None:
     run = _Collected(1, estimator="vtrace")
     run.actor.to(networks)
     run.critic.to(networks)

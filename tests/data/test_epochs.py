@@ -197,7 +197,7 @@ def test_ablation_without_scaling_keeps_minibatches_small() -> None:
     assert seen(epoch) == frames_of(0, 1, 2)
 
 
-def test_epoch_returns_what_iterating_would_have_sampled() -> None:
+def test_epoch_returns_the_rows_that_iterating_would_sample() -> None:
     replay = MultiBatchReplayBuffer(3, 8, 2, generator=torch.Generator().manual_seed(7))
     other = MultiBatchReplayBuffer(3, 8, 2, generator=torch.Generator().manual_seed(7))
     for step in range(2):

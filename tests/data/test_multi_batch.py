@@ -149,7 +149,7 @@ def test_a_batch_may_repeat_one_value() -> None:
 
 @SHAPES
 @pytest.mark.parametrize("locked", [False, True])
-def test_the_batch_given_stays_as_it_is(shape: tuple[int, ...], locked: bool) -> None:
+def test_the_given_batch_is_unchanged(shape: tuple[int, ...], locked: bool) -> None:
     batch = make_batch(0, *shape)
     if locked:
         batch.lock_()
@@ -186,7 +186,7 @@ def test_a_batch_with_a_graph_is_stored_without() -> None:
     replay.state_dict()
 
 
-def test_keys_keeps_these_only() -> None:
+def test_keys_keeps_only_the_given_keys() -> None:
     keys = ["frame", ("next", "reward")]
     replay = make_replay(0, 1, keys=keys)
     assert set(replay[:].keys(True, True)) == set(keys)
@@ -212,7 +212,7 @@ def test_a_batch_sampled_elsewhere_may_bring_an_index() -> None:
     assert (replay[:][minibatch["index"]]["frame"] == minibatch["frame"]).all()
 
 
-def test_check_finite_off_stores_what_comes() -> None:
+def test_check_finite_off_stores_everything() -> None:
     replay = make_replay(check_finite=False)
     batch = make_batch(0)
     batch["next", "reward"][3] = torch.nan

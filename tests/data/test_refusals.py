@@ -124,7 +124,7 @@ def test_every_floating_dtype_is_checked_and_no_other_trips(dtype: torch.dtype) 
         make_replay().extend(batch)
 
 
-def test_a_key_of_keys_must_come() -> None:
+def test_every_key_of_keys_must_be_present() -> None:
     replay = make_replay(keys=["frame", ("next", "value_target")])
     with pytest.raises(KeyError, match="value_target"):
         replay.extend(make_batch(0))
@@ -134,7 +134,7 @@ def test_a_key_of_keys_must_come() -> None:
         make_replay().extend(TensorDict({}, [N]))
 
 
-def test_a_filter_needs_what_it_measures_with() -> None:
+def test_a_filter_needs_the_keys_it_measures_with() -> None:
     replay = make_replay(staleness=make_filter())
     with pytest.raises(KeyError, match="action_log_prob"):
         replay.extend(make_batch(0).exclude("action_log_prob"))
@@ -239,7 +239,7 @@ def test_a_sampler_that_cannot_leave_batches_out_is_refused_with_a_filter(sample
         make_replay(staleness=make_filter()).set_sampler(sampler())
 
 
-def test_the_filter_is_no_transform_of_minibatches() -> None:
+def test_the_filter_is_not_a_transform_of_minibatches() -> None:
     staleness = make_filter()
     for transform in (staleness, Compose(DoubleToFloat(), Compose(staleness))):
         with pytest.raises(TypeError, match="staleness="):

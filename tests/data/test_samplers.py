@@ -142,7 +142,7 @@ def test_a_run_longer_than_an_environment_s_frames_is_refused() -> None:
         sampler.sample(storage, 2)
 
 
-def test_there_is_one_environment_unless_told() -> None:
+def test_frames_per_env_defaults_to_one_environment() -> None:
     assert EpisodicMinibatchSampler(8).frames_per_env == 8
     with pytest.raises(ValueError, match="frames_per_env=3 does not divide frames_per_batch=8"):
         EpisodicMinibatchSampler(8, 3)
@@ -168,7 +168,7 @@ def test_set_active_takes_numbers_or_a_mask(slots: Any, active: tuple[int, ...] 
 @pytest.mark.parametrize(
     "slots", [[], torch.tensor([False]), [-1], [1, 1], [0.7], [True, False], torch.tensor([[0, 1]])]
 )
-def test_set_active_refuses_what_is_not_a_set_of_slots(slots: Any) -> None:
+def test_set_active_refuses_anything_but_a_set_of_slots(slots: Any) -> None:
     sampler = AdaptiveMinibatchSampler(4)
     sampler.set_active([1])
     with pytest.raises((TypeError, ValueError), match="slots="):
@@ -184,7 +184,7 @@ def test_active_slots_that_are_not_stored_are_refused(slots: Any) -> None:
         sampler.sample(stored(8), 2)
 
 
-def test_what_is_not_a_storage_of_whole_batches_is_refused() -> None:
+def test_anything_but_a_storage_of_whole_batches_is_refused() -> None:
     sampler = AdaptiveMinibatchSampler(4)
     with pytest.raises(RuntimeError, match=r"7 rows.*frames_per_batch=4"):
         sampler.sample(stored(7), 2)
@@ -219,7 +219,7 @@ def test_in_a_stock_buffer(buffer_type: type[ReplayBuffer], batches: int) -> Non
 
 
 @BUFFERS
-def test_a_stock_buffer_that_is_extended_starts_again_with_every_batch(
+def test_extending_a_stock_buffer_restarts_with_every_batch(
     buffer_type: type[ReplayBuffer],
 ) -> None:
     sampler = AdaptiveMinibatchSampler(8)
@@ -350,7 +350,7 @@ def replay_of(sampler: MultiBatchSampler, **kwargs: Any) -> MultiBatchReplayBuff
         ),
     ],
 )
-def test_epochs_are_those_recorded_before_samplers_were_shown_ages(
+def test_epochs_match_those_recorded_before_samplers_saw_ages(
     sampler: MultiBatchSampler, epochs: list[list[list[int]]]
 ) -> None:
     replay = replay_of(sampler)
@@ -411,7 +411,7 @@ def test_ages_are_known_with_and_without_a_filter_and_after_another_sampler_or_a
         (torch.full((4, 6), 9), r"row 9.*slots \[0, 2\]"),
     ],
 )
-def test_what_a_sampler_returns_is_checked(result: Any, says: str) -> None:
+def test_the_rows_of_a_sampler_are_checked(result: Any, says: str) -> None:
     class Wrong(MultiBatchSampler):
         def minibatch_size(self, batch_size: int, num_active: int) -> int:
             return 6

@@ -72,6 +72,6 @@ def test_a_load_that_fails_midway_leaves_nothing_to_sample(
         other.sample()
 
 
-def test_a_sampler_refuses_what_is_not_a_sampler_s_state() -> None:
+def test_a_sampler_refuses_other_states() -> None:
     with pytest.raises(ValueError, match="state of a sampler with None"):
         AdaptiveMinibatchSampler(N).load_state_dict({})

@@ -65,7 +65,7 @@ def test_shares_of_the_batches_in_use_count() -> None:
             assert len(minibatch) == replay.batch_size == sum(sizes)
 
 
-def test_what_is_drawn_is_that_of_the_seed_and_of_the_settings() -> None:
+def test_draws_depend_on_the_seed_and_the_settings() -> None:
     one, same, other = (
         StratifiedMinibatchSampler(N, shares) for shares in ((3, 1), (3, 1), (2, 1))
     )
@@ -78,7 +78,7 @@ def test_what_is_drawn_is_that_of_the_seed_and_of_the_settings() -> None:
 @pytest.mark.parametrize(
     "shares", [(), (0, 1), (1, -1), (1, float("nan")), (1, float("inf")), (1,)]
 )
-def test_what_are_not_shares_is_refused(shares: tuple[float, ...]) -> None:
+def test_invalid_shares_are_refused(shares: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="shares"):
         epoch_of(StratifiedMinibatchSampler(N, shares), [0, 1], 2)
 

@@ -93,7 +93,7 @@ def test_a_state_shares_no_memory() -> None:
     ids=["PCG64", "MT19937", "Philox", "SFC64", "RandomState", "Random"],
 )
 @pytest.mark.parametrize("there", [True, False])
-def test_generators_go_on(make: Any, there: bool) -> None:
+def test_generators_continue(make: Any, there: bool) -> None:
     def draw(generator: Any) -> list[float]:
         normal = getattr(generator, "normal", None) or generator.gauss
         return [normal(0.0, 1.0) for _ in range(3)]
@@ -106,13 +106,13 @@ def test_generators_go_on(make: Any, there: bool) -> None:
     assert draw(got) == draw(value)
 
 
-def test_enumerations_and_functions_are_those_of_the_new_environment() -> None:
+def test_enumerations_and_functions_come_from_the_new_environment() -> None:
     assert moved(Phase.DOWN, Phase.UP) is Phase.DOWN
     for configuration in (np.clip, [np.add, len], functools.partial(np.add, 1), Phase, random):
         assert moved(configuration, configuration) is configuration
 
 
-def test_what_is_shared_stays_shared() -> None:
+def test_shared_values_stay_shared() -> None:
     (env, (holder,)), (other, (target,)) = holders(), holders()
     holder.one = [np.zeros(2)]
     holder.other, holder.array = holder.one, holder.one[0]
@@ -131,7 +131,7 @@ def test_a_generator_shared_between_copies_stays_shared() -> None:
     assert targets[1].shared.normal() == copies[1].shared.normal()
 
 
-def test_spaces_within_spaces_go_on() -> None:
+def test_spaces_within_spaces_continue() -> None:
     (env, (holder,)), (other, (target,)) = holders(), holders()
     for one in (holder, target):
         one.space = Dict({"a": Box(0.0, 1.0), "b": Dict({"c": Discrete(1000)})})

@@ -63,7 +63,7 @@ def test_the_first_episode_is_gymnasiums(env_id: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("steps", [0, 1, 50])
-def test_a_loaded_episode_goes_on_bit_for_bit(options: dict[str, Any], steps: int) -> None:
+def test_a_loaded_episode_continues_bit_for_bit(options: dict[str, Any], steps: int) -> None:
     env, here = copies(num_envs=2, seed=0, **options)
     for copy in here:
         play(copy, 100, seed=4)
@@ -108,7 +108,7 @@ def test_without_the_record_a_box2d_world_is_named() -> None:
     assert any("BipedalWalker.world" in reason for reason in reasons)
 
 
-def test_a_box2d_task_of_ones_own_is_named() -> None:
+def test_a_custom_box2d_task_is_named() -> None:
     lander: Any = type(copies("LunarLander-v3")[1][0].unwrapped)
 
     class Curriculum(lander):

@@ -46,7 +46,7 @@ def step(env: EnvBase, td: TensorDictBase, frames: int, seed: int = 3) -> list[T
 
 
 @pytest.mark.parametrize("env_id", [*TASKS, *OTHERS])
-def test_goes_on_bit_for_bit(env_id: str) -> None:
+def test_continues_bit_for_bit(env_id: str) -> None:
     first = Collecting(env_id, num_envs=2, seed=0)
     first.batches(1)
     saved = first.save()
@@ -60,7 +60,7 @@ def test_goes_on_bit_for_bit(env_id: str) -> None:
     assert sum(int(batch["next", "done"].sum()) for batch in expected) > 2
 
 
-def test_goes_on_in_another_process(tmp_path: Path) -> None:
+def test_continues_in_another_process(tmp_path: Path) -> None:
     program = """
 import sys, torch
 from pathlib import Path
@@ -92,7 +92,7 @@ for env_id in ("Humanoid-v5", "BipedalWalker-v3", "Pendulum-v1"):
 
 
 @pytest.mark.parametrize("env_id", ["Reacher-v4", "BipedalWalker-v3", "CartPole-v1"])
-def test_goes_on_when_torchrl_steps_it(env_id: str) -> None:
+def test_continues_when_torchrl_steps_it(env_id: str) -> None:
     """Its partial resets read the vector environment's own buffers."""
     env, other = (make_env(env_id, 3, seed=seed, max_episode_steps=30) for seed in (0, 9))
     here = step(env, env.reset(), 40)[-1]
@@ -102,7 +102,7 @@ def test_goes_on_when_torchrl_steps_it(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5", "FrozenLake-v1"])
-def test_goes_on_for_a_single_environment_of_torchrl(env_id: str) -> None:
+def test_continues_for_a_single_environment_of_torchrl(env_id: str) -> None:
     env, other = (GymEnv(env_id, categorical_action_encoding=True) for _ in range(2))
     env.set_seed(0)
     here = step(env, env.reset(), 30)[-1]
@@ -123,7 +123,7 @@ def test_goes_on_for_a_single_environment_of_torchrl(env_id: str) -> None:
     ],
     ids=["Normalize", "Delay", "Sticky", "TimeAware", "FrameStack", "Rescale"],
 )
-def test_wrappers_go_on_too(wrappers: list[Any]) -> None:
+def test_wrappers_continue_too(wrappers: list[Any]) -> None:
     env, other = (make_env("Pendulum-v1", 2, seed=s, wrappers=wrappers) for s in (0, 9))
     here = step(env, env.reset(), 30)[-1]
     assert pass_on(env, other).inexact == ()
@@ -131,7 +131,7 @@ def test_wrappers_go_on_too(wrappers: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "BipedalWalker-v3"])
-def test_samples_of_the_spaces_go_on(env_id: str) -> None:
+def test_samples_of_the_spaces_continue(env_id: str) -> None:
     env, other = (make_env(env_id, 2, seed=s) for s in (0, 9))
     spaces = [copy.action_space for copy in env._env.envs]
     others = [copy.action_space for copy in other._env.envs]

@@ -38,7 +38,7 @@ class Wind:
         (lambda: torch.zeros(1, requires_grad=True), "Holder.value is a Tensor"),
     ],
 )
-def test_it_is_named_and_left_as_it_is(make: Callable[[], Any], named: str) -> None:
+def test_it_is_named_and_left_unchanged(make: Callable[[], Any], named: str) -> None:
     (env, (holder,)), (other, (target,)) = holders(), holders()
     holder.value, target.value = make(), None
     (reason,) = SimulatorState(env).inexact
@@ -69,7 +69,9 @@ def test_arrays_that_show_the_memory_of_others_are_named() -> None:
     assert SimulatorState(env).inexact == ("Holder.left shares memory with Holder.whole",)
 
 
-def test_what_does_not_fit_the_new_environment_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_state_that_does_not_fit_the_new_environment_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     (env, (holder,)), (other, (target,)) = holders(), holders()
     holder.phase, target.phase = Phase.UP, "up"
     (reason,) = pass_on(env, other).inexact

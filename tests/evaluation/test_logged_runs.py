@@ -32,7 +32,7 @@ def test_runs_are_found_in_folders_and_archives_each_once(tmp_path: Path) -> Non
     assert str(find_runs([tmp_path / "packed.zip"])[0]) == str(found[2])
 
 
-def test_where_there_is_no_run_it_says_so(tmp_path: Path) -> None:
+def test_a_path_without_runs_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(FileNotFoundError, match=str(path)):
             find_runs([path])
@@ -89,7 +89,7 @@ def test_seeds_are_one_setup_and_other_options_are_not() -> None:
     assert names(ppo, ppo | {"gamma": 0.9}) == ["ppo, gamma=0.99", "ppo, gamma=0.9"]
 
 
-def test_a_name_has_as_few_options_as_can_be() -> None:
+def test_a_name_has_as_few_options_as_possible() -> None:
     ppo = {"setup": "ppo", "num_batches": 1, "drop_factor": None, "gamma": 0.9}
     amber = {"setup": "amber", "num_batches": 8, "drop_factor": 0.25, "gamma": 0.9}
     assert names(ppo, amber) == ["ppo", "amber"]
@@ -104,7 +104,7 @@ def test_tasks_may_have_lengths_of_their_own() -> None:
     assert names(*runs) == ["ppo", "amber"] * 2
 
 
-def test_an_option_that_is_not_there_is_none_and_none_is_not_named() -> None:
+def test_a_missing_option_counts_as_none_and_none_is_not_named() -> None:
     plain = {"setup": "ppo", "clip_epsilon": 0}
     off = plain | {"target_kl": None, "env_kwargs": {}, "wrappers": []}
     assert names(plain, off, off | {"target_kl": 0.01}) == ["ppo", "ppo", "ppo, target_kl=0.01"]
@@ -121,7 +121,7 @@ def test_a_length_names_the_runs_of_its_setup_alone() -> None:
 
 
 @pytest.mark.parametrize("option", ["run_dir", "device", "progress", "logger", "eval_interval"])
-def test_where_and_how_a_run_is_made_does_not_name_it(option: str) -> None:
+def test_how_a_run_is_made_is_not_in_its_name(option: str) -> None:
     assert names({"setup": "ppo", option: 1}, {"setup": "ppo", option: 2}) == ["ppo", "ppo"]
 
 

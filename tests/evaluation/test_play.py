@@ -119,7 +119,7 @@ def test_discrete_and_unnormalised_policies_come_back(tmp_path: Path) -> None:
     assert torch.equal(_actions(load_policy(tmp_path / "plain.pt").actor), _actions(plain))
 
 
-def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
+def test_a_missing_policy_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no last checkpoint, nor any other policy"):
         find_policy(tmp_path)
     torch.save(_record().state_dict(), tmp_path / "policy.pt")
@@ -135,7 +135,7 @@ def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
         load_policy(tmp_path / "policy.pt")
 
 
-def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+def test_anything_but_a_policy_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "policy.pt"
     file.write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"policy\.pt' is damaged"):
@@ -237,7 +237,7 @@ def test_numbers_out_of_range_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("out", ["checkpoints", "policy.pt/x.json"])
-def test_where_nothing_can_be_written_nothing_is_played(
+def test_nothing_is_played_if_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     _save_run(tmp_path)
@@ -250,7 +250,7 @@ def test_where_nothing_can_be_written_nothing_is_played(
 
 @pytest.mark.parametrize("name", ["observation", "reward"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_is_named(tmp_path: Path, name: str, value: float) -> None:
+def test_non_finite_values_are_named(tmp_path: Path, name: str, value: float) -> None:
     with _registered(partial(_Task, **{name: value}, length=5)) as env_id:
         torch.save({**_record().state_dict(), "env_id": env_id}, tmp_path / "policy.pt")
         with pytest.raises(
@@ -260,7 +260,7 @@ def test_what_is_not_finite_is_named(tmp_path: Path, name: str, value: float) ->
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
+def test_an_endless_episode_is_not_played_forever() -> None:
     with _registered(_Task) as env_id:
         policy = Policy(env_id, {}, _record().actor)
         with pytest.raises(
@@ -273,7 +273,7 @@ def test_an_episode_without_an_end_is_not_played_for_ever() -> None:
         play(pendulum, 1, max_frames=199)
 
 
-def test_a_copy_that_has_played_its_share_may_go_on() -> None:
+def test_a_copy_that_has_played_its_share_may_keep_running() -> None:
     class Once(_Task):
         """Ends one episode after five frames, and none after that."""
 

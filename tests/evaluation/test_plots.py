@@ -112,7 +112,7 @@ def test_an_infinite_drop_factor_and_staleness_can_be_drawn(tmp_path: Path) -> N
     staleness_by_age([endless]).savefig(tmp_path / "figure.png")
 
 
-def test_plot_draws_what_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_plot_draws_the_available_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = "5,1.5,5,1,0\n", "4,1,0.1,\n8,2,0.1,0.2\n"
     for gamma in (0.9, 0.99):
         length = 8 + (gamma < 0.95)
@@ -191,7 +191,7 @@ def test_smoothing_is_over_the_past() -> None:
     assert smooth(np.arange(1000.0))[-1] == np.arange(990.0, 1000.0).mean()
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import amber_trl.evaluation
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -48,7 +48,7 @@ def test_another_format_is_refused(policy: Policy, tmp_path: Path) -> None:
         record_episode(policy, tmp_path / "episode.gif")
 
 
-def test_without_the_writer_it_says_what_to_install(
+def test_without_the_writer_the_error_names_it(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
@@ -57,7 +57,7 @@ def test_without_the_writer_it_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_drawn_leaves_no_file(
+def test_an_environment_that_cannot_be_rendered_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("imageio_ffmpeg")

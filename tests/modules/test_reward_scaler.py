@@ -98,7 +98,7 @@ def test_rewards_keep_their_dtype_and_a_constant_one_its_size() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])
-def test_what_is_not_finite_is_refused_and_changes_nothing(bad: float) -> None:
+def test_non_finite_values_are_refused_and_change_nothing(bad: float) -> None:
     scaler = RewardScaler(2)
     reward, done = torch.randn(2, 5, dtype=torch.float64), torch.zeros(2, 5, dtype=torch.bool)
     scaler.update(reward, done)

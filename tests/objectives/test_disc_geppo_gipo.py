@@ -237,7 +237,7 @@ def test_keys_can_be_renamed() -> None:
         GePPOLoss(*networks())(frames.set("proximal_log_prob", torch.zeros(16, 2)))
 
 
-def test_what_does_not_apply_is_refused() -> None:
+def test_inapplicable_arguments_are_refused() -> None:
     for loss_type in LOSSES:
         with pytest.raises(TypeError, match="delay_actor"):
             loss_type(*networks(), delay_actor=True)

@@ -41,7 +41,7 @@ def frames(actor: ProbabilisticActor) -> TensorDict:
     return collect(actor)
 
 
-def test_it_reads_what_is_stored_and_nothing_else(loss: AmberPPOLoss, frames: TensorDict) -> None:
+def test_it_reads_only_stored_keys(loss: AmberPPOLoss, frames: TensorDict) -> None:
     expected = loss(frames)
     emitted = loss(frames.select(*READ))
     assert all(torch.equal(value, expected[key]) for key, value in emitted.items())
@@ -164,7 +164,7 @@ def test_a_minibatch_without_a_frame_in_use_has_no_loss(
     assert not any(grad.any() for grad in grads.values())
 
 
-def test_what_the_actor_makes_for_the_critic_or_itself_is_not_read() -> None:
+def test_entries_that_the_actor_makes_itself_are_not_read() -> None:
     """A trunk's stored output would be stale after one step, so it is recomputed."""
     heads = nn.Sequential(nn.Linear(4, 4), NormalParamExtractor())
     shared = ActorValueOperator(

@@ -32,7 +32,7 @@ def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:
     assert all(value.isfinite().all() for value in policy["actor"].values())
 
 
-def test_smoke_keeps_what_is_given(a2c: ModuleType, tmp_path: Path) -> None:
+def test_smoke_keeps_given_options(a2c: ModuleType, tmp_path: Path) -> None:
     config = a2c.Config(
         smoke=True, total_frames=200, frames_per_batch=128, run_dir=tmp_path / "run"
     )
@@ -49,14 +49,14 @@ def test_it_resumes(a2c: ModuleType, tmp_path: Path) -> None:
     assert read_tables(run_dir) == read_tables(whole)
 
 
-def test_it_does_not_go_on_where_nothing_is_learnt(a2c: ModuleType, tmp_path: Path) -> None:
+def test_it_stops_when_nothing_can_be_learnt(a2c: ModuleType, tmp_path: Path) -> None:
     """A finite reward whose square in the critic's loss is not finite."""
     run_dir = tmp_path / "run"
     with pytest.raises(NonFiniteError, match="batches of age"):
         a2c.train(a2c.Config(env_id="tests.recipes.faulty:Huge-v0", smoke=True, run_dir=run_dir))
 
 
-def test_what_it_cannot_do_is_refused(a2c: ModuleType, tmp_path: Path) -> None:
+def test_unsupported_options_are_refused(a2c: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="drop_factor=-1"):
         a2c.train(a2c.Config(drop_factor=-1, run_dir=tmp_path / "run"))
     with pytest.raises(ValueError, match="staleness_metric='size'"):

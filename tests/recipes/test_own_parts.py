@@ -82,7 +82,7 @@ def test_it_is_played_where_the_same_function_is_named(
         ("nothing", "has no nothing"),
     ],
 )
-def test_an_actor_that_does_not_fit_is_refused_before_there_is_a_run(
+def test_an_unsuitable_actor_is_refused_before_a_run_is_created(
     ppo: ModuleType, tmp_path: Path, name: str, says: str
 ) -> None:
     config = ppo.Config(**{**SMALL, "actor": f"{OWN}:{name}", "run_dir": tmp_path / "run"})

@@ -60,7 +60,7 @@ def test_given_values_win_and_resolving_twice_changes_nothing(ppo: ModuleType) -
         ({"frames_per_batch": 512, "replay_frames": 16384}, {"num_batches": 32}),
     ],
 )
-def test_what_follows_from_setup_loss_and_the_batches_wanted(
+def test_values_implied_by_setup_loss_and_batches_in_use(
     ppo: ModuleType, options: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     config = _resolve(ppo, **options)
@@ -79,7 +79,7 @@ def test_the_paper_protocol(ppo: ModuleType) -> None:
     assert _resolve(ppo, protocol="paper", num_envs=1) == config
 
 
-def test_smoke_keeps_what_is_given(ppo: ModuleType) -> None:
+def test_smoke_keeps_given_options(ppo: ModuleType) -> None:
     config = _resolve(ppo, smoke=True, total_frames=512)
     assert (config.total_frames, config.frames_per_batch) == (512, 256)
     assert config.num_batches == 8
@@ -148,7 +148,7 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
         ({"staleness_metric": "size"}, r"staleness_metric='size': choose one of"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
+def test_contradictory_options_are_refused(
     ppo: ModuleType, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -168,7 +168,7 @@ def test_what_does_not_fit_together_is_refused(
         ("gamma", [-0.1, 1.1, math.nan]),
     ],
 )
-def test_what_is_out_of_range_is_refused_by_name(
+def test_values_out_of_range_are_refused_by_name(
     ppo: ModuleType, field: str, values: list[Any]
 ) -> None:
     for value in values:
@@ -216,7 +216,7 @@ def test_help_explains_each_field(
         (["--staleness-metric", "collections:Counter"], "collections.Counter"),
     ],
 )
-def test_the_command_line_says_what_is_wrong_and_leaves_nothing(
+def test_the_command_line_reports_errors_and_leaves_nothing(
     ppo: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

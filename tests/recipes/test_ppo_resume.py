@@ -105,7 +105,7 @@ def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path
     _assert_equal(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(ppo: ModuleType, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_last_checkpoint(ppo: ModuleType, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
     command += ["--checkpoint-interval", "2", "--run-dir", str(run_dir)]
@@ -148,7 +148,7 @@ def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(
     assert torch.load(run_dir / "policy.pt", weights_only=True)["env_id"] == "Pendulum-v1"
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_kept(
+def test_a_damaged_checkpoint_is_skipped_and_kept(
     ppo: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir = tmp_path / "run"

@@ -60,7 +60,7 @@ def test_a_run_leaves_its_files(smoke: tuple[Path, str]) -> None:
     assert "torchrl" in json.loads((run_dir / "versions.json").read_text())
 
 
-def test_the_bar_shows_how_it_goes(smoke: tuple[Path, str]) -> None:
+def test_the_bar_shows_progress(smoke: tuple[Path, str]) -> None:
     _, shown = smoke
     for part in ("frame/s", "return=-", "active=", "staleness="):
         assert part in shown
@@ -76,7 +76,7 @@ def test_episodes_are_those_of_the_environment(smoke: tuple[Path, str]) -> None:
     assert all(-2000 < float(row["return"]) < 0 for row in episodes)
 
 
-def test_iterations_say_what_was_done(smoke: tuple[Path, str]) -> None:
+def test_iterations_describe_the_training(smoke: tuple[Path, str]) -> None:
     iterations = read_rows(smoke[0])
     assert [int(row["frames"]) for row in iterations] == list(range(256, 2561, 256))
     for number, row in enumerate(iterations):
@@ -302,7 +302,7 @@ class _Broken(gymnasium.Wrapper):
         return observation, reward if self.steps < 100 else math.nan, terminated, truncated, info
 
 
-def test_bad_data_ends_a_run_with_one_line_and_leaves_what_there_is(
+def test_bad_data_ends_a_run_with_one_line_and_keeps_the_files(
     ppo: ModuleType, tmp_path: Path
 ) -> None:
     gymnasium.register(

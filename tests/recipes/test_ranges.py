@@ -22,7 +22,7 @@ class _Narrower(_Config):
     gamma: float = 0.5
 
 
-def test_what_is_in_range_passes() -> None:
+def test_values_in_range_pass() -> None:
     check_fields(_Config())
     check_fields(_Config(gamma=0, rate=1e300, drop=math.inf, sizes=(), mode="b", kind="d"))
 
@@ -42,7 +42,9 @@ def test_what_is_in_range_passes() -> None:
         ("kind", "z", "one of ['c', 'd']"),
     ],
 )
-def test_what_is_not_raises_with_name_value_and_rule(field: str, value: object, rule: str) -> None:
+def test_values_out_of_range_raise_with_name_value_and_rule(
+    field: str, value: object, rule: str
+) -> None:
     with pytest.raises(ValueError, match=r"choose") as raised:
         check_fields(_Config(**{field: value}))  # type: ignore[arg-type]
     message = str(raised.value)

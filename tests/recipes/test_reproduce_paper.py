@@ -60,7 +60,7 @@ def _grid(**options: Any) -> list[grid.Job]:
         ),
     ],
 )
-def test_a_setup_is_made_of_its_name(name: str, options: dict[str, Any]) -> None:
+def test_a_setup_is_built_from_its_name(name: str, options: dict[str, Any]) -> None:
     assert grid.setup_options(name) == options
     (job,) = _grid(setups=(name,))
     assert job.name == f"paper/Pendulum-v1/{name}-seed0"
@@ -75,7 +75,7 @@ def test_one_run_has_one_directory_however_its_setup_is_written() -> None:
     assert found == {f"paper/Pendulum-v1/{name}-seed0" for name in ("amber", "mber_l2_episodic")}
 
 
-def test_what_follows_from_other_options_is_not_said() -> None:
+def test_implied_options_are_not_named() -> None:
     (job,) = _grid(setups=("amber_use3",))
     config = dataclasses.asdict(job.config)
     assert config["max_drop_factor"] == 1
@@ -288,7 +288,7 @@ def test_a_published_run_is_never_replaced_and_others_are_added(
     assert archive.is_archived(ppo, published)
 
 
-def test_a_kill_while_archiving_leaves_the_zip_as_it_was(
+def test_a_kill_while_archiving_leaves_the_zip_unchanged(
     finished: grid.Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     archive.archive(finished, tmp_path)

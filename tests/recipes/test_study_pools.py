@@ -57,7 +57,7 @@ def test_a_killed_run_is_tried_again_and_an_error_stops_no_other(
     assert json.loads((deadly / "summary.json").read_text())["interrupted"] is False
 
 
-def test_a_stop_ends_runs_after_their_iteration_and_they_go_on_later(tmp_path: Path) -> None:
+def test_a_stop_ends_runs_after_their_iteration_and_they_can_resume(tmp_path: Path) -> None:
     frames = 5_120
     options = ["--study", str(tmp_path), "--tasks", "Pendulum-v1", "--setups", "ppo"]
     options += ["--seeds", "0", "1", "--smoke", "--compile", "off", "--total-frames", str(frames)]

@@ -24,7 +24,7 @@ def finished(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_resuming_a_finished_run_says_what_else_there_is(
+def test_resuming_a_finished_run_names_the_alternatives(
     ppo: ModuleType,
     finished: Path,
     caplog: pytest.LogCaptureFixture,
@@ -79,7 +79,7 @@ def extended(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_an_extended_run_goes_on_where_it_was(finished: Path, extended: Path) -> None:
+def test_an_extended_run_continues_where_it_ended(finished: Path, extended: Path) -> None:
     rows = read_rows(extended)
     assert [int(row["frames"]) for row in rows] == list(range(256, 2049, 256))
     assert rows[:4] == read_rows(finished)
@@ -108,14 +108,14 @@ def test_an_extended_run_resumes_exactly(
     assert read_tables(run_dir) == read_tables(extended)
 
 
-def test_what_cannot_be_extended_is_said(ppo: ModuleType, finished: Path) -> None:
+def test_a_run_that_cannot_be_extended_is_reported(ppo: ModuleType, finished: Path) -> None:
     for options in ((), ("--total-frames", "1024")):
         assert "--total-frames" in run_main(ppo, "--extend", finished, *options)
     said = run_main(ppo, "--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
     assert "gamma=0.5 contradicts gamma=0.99" in said
 
 
-def test_a_run_goes_on_by_its_own_recipe(a2c: ModuleType, finished: Path) -> None:
+def test_a_run_is_resumed_by_its_own_recipe(a2c: ModuleType, finished: Path) -> None:
     assert "setup='amber'" in run_main(a2c, "--resume", finished)
 
 

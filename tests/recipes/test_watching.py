@@ -100,7 +100,7 @@ def test_a_missing_opengl_library_ends_in_one_line(tmp_path: Path) -> None:
     assert "MUJOCO_GL='none-such'" in done.stderr
 
 
-def test_nobody_needs_to_read_on(tmp_path: Path) -> None:
+def test_output_may_stop_being_read(tmp_path: Path) -> None:
     code = """
 import os, sys
 from amber_trl._terminal import say

@@ -30,7 +30,7 @@ def test_a_saved_policy_loads_without_running_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
-def test_a_truncated_policy_is_said_to_be_damaged(tmp_path: Path, share: float) -> None:
+def test_a_truncated_policy_is_reported_as_damaged(tmp_path: Path, share: float) -> None:
     file = tmp_path / "policy.pt"
     _record().save(file)
     content = file.read_bytes()
@@ -44,7 +44,7 @@ def test_a_directory_is_not_a_policy(tmp_path: Path) -> None:
         load_policy(tmp_path)
 
 
-def test_a_policy_that_has_no_room_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_a_policy_on_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
     """torch.save would raise a RuntimeError that hides the cause."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
@@ -61,7 +61,7 @@ def _wrapped(*wrappers: str) -> Policy:
     return dataclasses.replace(_record(), env_kwargs={"g": 9.0}, wrappers=wrappers)
 
 
-def test_it_says_how_its_environment_is_made(tmp_path: Path) -> None:
+def test_it_records_how_its_environment_is_made(tmp_path: Path) -> None:
     name = "gymnasium.wrappers:RescaleObservation"
     _wrapped(name).save(tmp_path / "policy.pt")
     loaded = load_policy(tmp_path / "policy.pt")

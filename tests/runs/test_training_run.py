@@ -69,7 +69,7 @@ def test_rows_may_be_fewer_than_iterations(tmp_path: Path) -> None:
     assert read_tables(tmp_path / "run") == read_tables(tmp_path / "whole")
 
 
-def test_a_run_that_stopped_before_its_first_row_goes_on(tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_row_resumes(tmp_path: Path) -> None:
     train(str(tmp_path), iterations=4, log_interval=4, on_batch=_stop_at(1, signal.SIGTERM))
     train(str(tmp_path), iterations=4, log_interval=4, resume=True)
     assert [row["frames"] for row in read_rows(tmp_path, "iterations")] == [str(4 * FRAMES)]
@@ -117,7 +117,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
     assert read_tables(run_dir) == read_tables(tmp_path / "whole")
 
 
-def test_a_second_interrupt_ends_it_at_once_and_leaves_what_there_is(tmp_path: Path) -> None:
+def test_a_second_interrupt_ends_it_at_once_and_keeps_the_files(tmp_path: Path) -> None:
     def on_batch(run: TrainingRun, batch: Any) -> None:
         if run.frames == 2 * FRAMES:
             signal.raise_signal(signal.SIGINT)
@@ -150,7 +150,7 @@ def test_an_error_is_not_hidden_by_a_full_disk(
         train(str(tmp_path / "other"), iterations=1)
 
 
-def test_a_checkpoint_that_has_no_room_leaves_the_policy(
+def test_a_checkpoint_on_a_full_disk_leaves_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_has_no_room_leaves_the_policy(
     assert (tmp_path / "policy.pt").exists()
 
 
-def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_resumed_is_reported(tmp_path: Path) -> None:
     train(str(tmp_path), iterations=2)
     (tmp_path / "config.json").write_text('{"seed": 1}')
     with pytest.raises(CheckpointError, match=r"config\.json is not what it was"):
@@ -223,13 +223,13 @@ def test_a_batch_that_was_not_recorded_is_noticed(tmp_path: Path) -> None:
             pass
 
 
-def test_a_ledger_of_more_batches_than_there_are_columns_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_with_more_batches_than_columns_is_refused(tmp_path: Path) -> None:
     ledger = TensorDict({"staleness": torch.zeros(2), "active": torch.ones(2).bool()}, [2])
     with pytest.raises(ValueError, match="num_batches=1"):
         train(str(tmp_path), on_batch=lambda run, batch: run.record(batch, ledger=ledger))
 
 
-def test_the_bar_shows_how_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_shows_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(str(tmp_path), iterations=3, progress=True)
     shown = capsys.readouterr().err
     assert "192/192" in shown

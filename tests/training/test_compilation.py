@@ -84,7 +84,7 @@ def _answer(cache: Path, **variables: str) -> str:
     ).stdout
 
 
-def test_finds_out_that_there_is_no_compiler(tmp_path: Path) -> None:
+def test_a_missing_compiler_is_detected(tmp_path: Path) -> None:
     answer = _answer(tmp_path, CXX="no-such-compiler")
     assert "no-such-compiler" in answer
     assert "a C++ compiler is needed" in answer

@@ -91,7 +91,7 @@ def test_a_loss_that_is_not_one_graph() -> None:
 
 
 @pytest.mark.parametrize("kind", ["batch normalisation", "KL penalty"])
-def test_a_refused_loss_is_as_it_was(kind: str) -> None:
+def test_a_refused_loss_is_unchanged(kind: str) -> None:
     frames: TensorDictBase = FRAMES[:64].clone()
     if kind == "KL penalty":  # writes its beta, and emits a value per frame
         loss = make_loss(KLPENPPOLoss, functional=False)
@@ -109,7 +109,7 @@ def test_a_refused_loss_is_as_it_was(kind: str) -> None:
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_a_compiler_that_fails_is_told_what_it_needs() -> None:
+def test_a_failing_compiler_is_reported_with_its_requirements() -> None:
     learner = regression_learner(compile=True)
     options = {"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}
     with (

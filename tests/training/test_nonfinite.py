@@ -10,7 +10,7 @@ from tests.training.learner import FRAMES, Learner, bad_frames, draw_indices
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
-def test_what_is_not_finite_changes_nothing_until_cleared(learner: Learner, kind: str) -> None:
+def test_a_non_finite_update_changes_nothing_until_cleared(learner: Learner, kind: str) -> None:
     frames, bad, good = bad_frames(kind), torch.tensor([7, 3]), draw_indices(3)
     learner.epoch(FRAMES, good)
     before = learner.state()
@@ -64,7 +64,7 @@ def test_a_minibatch_without_index_is_reported_without(eager: Learner) -> None:
     assert caught.value.rows is None
 
 
-def test_where_the_caller_never_looks_the_step_does(
+def test_the_step_checks_if_the_caller_never_does(
     learner: Learner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("amber_trl.training._guard._MAX_REMEMBERED", 4)

@@ -92,7 +92,7 @@ def test_state_of_another_schedule_is_refused() -> None:
         schedule.load_state_dict(LinearSchedule(100, staleness=_filter(0.1)).state_dict())
 
 
-def test_a_longer_schedule_goes_on_from_a_shorter_one_along_its_own_line() -> None:
+def test_a_longer_schedule_continues_from_a_shorter_one_along_its_own_line() -> None:
     shorter = LinearSchedule(100, optimizer=_optimizer(lr=0.2))
     shorter.step(90)
     longer = LinearSchedule(200, optimizer=_optimizer(lr=0.1), extends=True)
@@ -105,7 +105,7 @@ def test_a_longer_schedule_goes_on_from_a_shorter_one_along_its_own_line() -> No
 
 
 @pytest.mark.parametrize(("frames", "error"), [(-1, ValueError), (math.nan, TypeError)])
-def test_what_is_not_a_number_of_frames_is_refused(frames: Any, error: type[Exception]) -> None:
+def test_anything_but_a_number_of_frames_is_refused(frames: Any, error: type[Exception]) -> None:
     optimizer = _optimizer(lr=3e-4)
     schedule = LinearSchedule(1000, optimizer=optimizer)
     schedule.step(500)

@@ -281,7 +281,7 @@ def test_per_dimension_by_hand() -> None:
     torch.testing.assert_close(measured, expected.view(1))
 
 
-def test_what_is_no_actor_is_refused() -> None:
+def test_anything_but_an_actor_is_refused() -> None:
     critic = ValueOperator(nn.Linear(3, 1), ["observation"])
     for module in (critic, nn.Linear(3, 2), None):
         with pytest.raises(TypeError, match=r"no get_dist.*ProbabilisticActor"):

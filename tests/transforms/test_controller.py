@@ -40,7 +40,7 @@ def test_without_ages_no_batch_is_the_newest() -> None:
     assert DropFactorController(4)(STALENESS, ESS) == pytest.approx(0.9)
 
 
-def test_what_is_not_finite_never_counts() -> None:
+def test_non_finite_batches_never_count() -> None:
     staleness, ess = torch.tensor([NAN, INF, 0.4]), torch.tensor([NAN, NAN, 0.5])
     age = torch.tensor([0, 1, 2])
     assert DropFactorController(2)(staleness, ess, age) == pytest.approx(0.4)

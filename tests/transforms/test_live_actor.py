@@ -61,7 +61,7 @@ def snapshot(actor: nn.Module) -> dict[str, Tensor]:
     return {key: value.clone() for key, value in actor.state_dict().items()}
 
 
-def test_the_actor_is_as_it_was(actor: Any, frames: TensorDict) -> None:
+def test_the_actor_is_unchanged(actor: Any, frames: TensorDict) -> None:
     network = actor.module[0].module
     network.frozen.eval()
     mode, state = modes(actor), snapshot(actor)
@@ -129,7 +129,7 @@ def test_it_follows_the_live_actor() -> None:
     assert staleness.measure(frames)["staleness"].item() != weights_only
 
 
-def test_the_actor_is_no_part_of_the_filter(actor: Any) -> None:
+def test_the_actor_is_not_part_of_the_filter(actor: Any) -> None:
     staleness = ISStalenessFilter(actor)
     assert list(staleness.parameters()) == list(staleness.buffers()) == []
     assert staleness.state_dict() == {}

@@ -102,7 +102,7 @@ def test_unchanged_is_zero_and_changed_is_more(metric: Any, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("metric", NAMES[:4])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_is_stale(actor: Any, metric: Any, value: float) -> None:
+def test_non_finite_batches_are_stale(actor: Any, metric: Any, value: float) -> None:
     frames = collect(actor, 2, 4)
     frames["action_log_prob"][0, 1] = value
     frames["loc"][0, 1] = value

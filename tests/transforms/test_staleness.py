@@ -189,7 +189,7 @@ def test_log_probabilities_with_a_last_dimension(actor: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (0, 2), (2, 2, 2)])
-def test_what_is_no_batch_is_refused(actor: Any, shape: tuple[int, ...]) -> None:
+def test_anything_but_a_batch_is_refused(actor: Any, shape: tuple[int, ...]) -> None:
     frames = TensorDict(batch_size=shape)
     with pytest.raises(ValueError, match=r"batch size.*\[batches, frames\]"):
         ISStalenessFilter(actor).measure(frames)

@@ -161,9 +161,7 @@ def train(run_dir: Path, **options: Any) -> dict[str, Any]:
     return acer.learn(*acer.open_run(acer.Config(run_dir=run_dir, **given | options)))
 
 
-def test_a_stopped_run_goes_on_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     assert train(whole)["exactness"] == "exact"
     with stopping(200):
@@ -184,7 +182,7 @@ def test_an_iteration_may_replay_nothing(tmp_path: Path) -> None:
     assert [row.split(",")[1] for row in rows] == ["0", "0"]
 
 
-def test_it_does_not_go_on_where_nothing_is_learnt(tmp_path: Path) -> None:
+def test_it_stops_when_nothing_can_be_learnt(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError):
         train(tmp_path / "run", env_id="tests.recipes.faulty:Broken-v0")
 

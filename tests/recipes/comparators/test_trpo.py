@@ -65,9 +65,7 @@ def test_bad_advantages_are_refused() -> None:
         trpo.fill(None, batch)
 
 
-def test_a_stopped_run_goes_on_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     assert trpo.learn(*trpo.open_run(config(whole)))["exactness"] == "exact"
     fill, filled = trpo.fill, []
@@ -88,7 +86,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     assert load_policy(run_dir / "policy.pt").env_id == "Pendulum-v1"
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_without_the_extra_the_error_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trpo, "find_spec", lambda name: None)

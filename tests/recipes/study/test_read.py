@@ -104,7 +104,7 @@ def test_any_option_that_differs_names_a_setup(
     assert set(read_study([folder]).setups) == {"ppo", "amber", name}
 
 
-def test_what_all_runs_have_or_a_task_alone_names_no_setup(folder: Path) -> None:
+def test_options_common_to_all_runs_or_to_one_task_name_no_setup(folder: Path) -> None:
     for run in (folder / "paper").glob("*/*"):
         edit(run / "config.json", gamma=0.9, activation="tanh")
     for run in (folder / "paper" / "Hopper-v5").iterdir():
@@ -157,7 +157,7 @@ def test_mixed_versions_are_refused_and_missing_ones_are_not(folder: Path) -> No
 
 
 @pytest.mark.parametrize("option", ["progress", "compiled", "num_threads"])
-def test_what_has_no_effect_may_differ(folder: Path, option: str) -> None:
+def test_options_without_effect_may_differ(folder: Path, option: str) -> None:
     edit(folder / "paper/Hopper-v5/ppo-seed1/config.json", **{option: 3})
     read_study([folder])
 
@@ -189,7 +189,7 @@ def test_a_comparison_takes_the_cells_that_all_setups_have(folder: Path) -> None
     assert selection.left_out == ("ppo on Pendulum-v1, seed 2", "tasks without amber: Swimmer-v5")
 
 
-def test_what_a_setups_name_says_is_no_setting_of_the_study(tmp_path: Path) -> None:
+def test_options_in_a_setups_name_are_not_settings_of_the_study(tmp_path: Path) -> None:
     write_run(tmp_path / "study")
     write_run(tmp_path / "study", name="larger", frames_per_batch=4096)
     study = read_study([tmp_path / "study"])

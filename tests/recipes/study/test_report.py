@@ -93,7 +93,7 @@ def test_few_seeds_allow_no_conclusion(tmp_path: Path) -> None:
     assert "| Hopper-v5 | amber | 2.70 | 90 % | 20,480 |" in page  # batches in use
 
 
-def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
+def test_runs_left_out_are_listed(tmp_path: Path) -> None:
     levels = {("Hopper-v5", setup): [1.0, 2.0, 3.0] for setup in ("ppo", "amber")}
     study = write_study(tmp_path / "study", levels)
     edit(study / "paper/Hopper-v5/amber-seed1/summary.json", interrupted=True)
@@ -109,7 +109,7 @@ def test_setups_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
     assert "| Swimmer-v5 | amber | 2 | 3.50 [" in page
 
 
-def test_other_settings_than_the_papers_are_said_and_not_held_to_its_scores(tmp_path: Path) -> None:
+def test_other_settings_than_the_papers_are_listed_and_not_compared(tmp_path: Path) -> None:
     study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0, 2.0, 3.0, 4.0, 5.0]})
     for run in (study / "paper" / "Hopper-v5").iterdir():
         edit(run / "config.json", gamma=0.5, epochs=10)

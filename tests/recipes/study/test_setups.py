@@ -47,13 +47,13 @@ def test_the_papers_sweeps_have_a_family() -> None:
     assert from_config("mber", minibatches="episodic").paper_family is None
 
 
-def test_what_an_ablation_is_of() -> None:
+def test_an_ablation_names_its_reference() -> None:
     episodic = from_config("mber", minibatches="episodic")
     assert episodic.ablated_from == from_config("mber")
     assert from_config("mber").ablated_from is None
 
 
-def test_pairs_are_those_that_a_reader_asks_for() -> None:
+def test_pairs_are_the_comparisons_of_interest() -> None:
     setups = [
         from_config("ppo"),
         from_config("amber"),

@@ -53,7 +53,7 @@ def test_average_normalized_by_hand() -> None:
     assert sum(found.values()) == pytest.approx(0)
 
 
-def test_a_task_on_which_all_are_equal_tells_setups_not_apart() -> None:
+def test_a_task_with_equal_scores_does_not_distinguish_setups() -> None:
     scores = {"x": {"a": [1.0], "b": [0.0]}, "y": {"a": [1.0], "b": [2.0]}}
     assert average_normalized_scores(scores) == {"x": -0.5, "y": 0.5}
 
