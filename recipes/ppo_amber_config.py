@@ -58,7 +58,7 @@ class Config(RunOptions):
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
     """Effective sample size to use, in batches; replaces batches_in_use."""
     max_drop_factor: Annotated[float | None, Range(0, above=True)] = None
-    """Upper bound on a drop factor chosen in that way (1; required for staleness_metric age)."""
+    """Upper bound on the drop factor that batches_in_use or ess_in_use sets (1; required for metric age)."""
     staleness_metric: str | None = None
     """Staleness metric: mean_abs_deviation (the paper's R' - 1), per_dimension, kl,
     effective_sample_size, age, or module:function for a function of log-ratios or a DistributionMetric
@@ -89,8 +89,8 @@ class Config(RunOptions):
     learning_rate: Annotated[float, Range(0, above=True)] = 3e-4
     """Adam's step size."""
     learning_rate_schedule: Literal["linear", "constant", "adaptive"] | None = None
-    """Step size schedule. linear: to 0. constant. adaptive: the actor's step size follows how far the
-    policy moved; only with the loss geppo (linear; geppo: adaptive)."""
+    """Step size schedule: linear to 0, constant, or adaptive. With adaptive, for the loss geppo only, the
+    actor's step size follows how far the policy moved (linear; geppo: adaptive)."""
     clip_epsilon: Annotated[float | None, Range(0, 1, above=True)] = None
     """Clip range (ppo: 0.3; mber, amber, disc: 0.4; geppo: 0.1)."""
     range_schedule: Literal["linear", "constant"] | None = None

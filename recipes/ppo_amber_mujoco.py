@@ -6,7 +6,7 @@
     python recipes/ppo_amber_mujoco.py --env-id Hopper-v5 --checkpoint-interval 20 --run-dir runs/hopper
     python recipes/ppo_amber_mujoco.py --resume runs/hopper
 
-In an installed package, use `amber-trl train` instead of `python recipes/ppo_amber_mujoco.py`.
+With the installed package, use `amber-trl train` instead of `python recipes/ppo_amber_mujoco.py`.
 
 `ppo` learns from the newest batch, `mber` from the last two, `amber` from those of the last eight that
 are still close to the current policy (Han & Sung, arXiv 1710.04423). Expect a last-100 return near

@@ -61,7 +61,7 @@ class RunOptions:
     """Iterations between checkpoints (None: only one, at the end). A killed run resumes from the newest
     one. The last two and the best are kept."""
     resume: Path | None = None
-    """Directory of a run to resume from its newest sound checkpoint, with its own options."""
+    """Directory of a run to resume from its newest undamaged checkpoint, with its own options."""
     extend: Path | None = None
     """Directory of a finished run to continue up to total_frames, with its own options."""
     init_from: Path | None = None

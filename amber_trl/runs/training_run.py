@@ -42,7 +42,7 @@ class TrainingRun:
                 ...  # learn from the batch; run.frames were collected before it
                 run.record(batch, metrics=metrics)
 
-    On entering, it continues from the newest sound checkpoint if the directory was opened with
+    On entering, it continues from the newest undamaged checkpoint if the directory was opened with
     ``resume=True``. On the CPU, with simulators that can be saved, a resumed training ends with the same
     bits as one that never stopped. Otherwise ``reasons`` in ``summary`` says why not.
 
