@@ -98,18 +98,12 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
     yield markdown(seeds.reset_index(), _keys("task", *study.setups_of(protocol)))
     if len(other := runs[runs["exactness"] == "approximate"]):
         names = (f"{run.setup} on {run.task}, seed {run.seed}" for run in other.itertuples())
-        yield f"These runs were resumed, and not bit for bit: {'; '.join(names)}."
+        yield f"These runs were resumed, but not bit for bit: {'; '.join(names)}."
     if len(other := runs[runs["exactness"] == "not recorded"]):
         yield (
-            f"{len(other)} runs were made before resuming was recorded, so it is not known whether "
-            "they were resumed: those with `not recorded` in `tables/runs.csv`."
+            f"{len(other)} runs (`not recorded` in `tables/runs.csv`) were made before resuming was "
+            "recorded: it is unknown whether they were resumed."
         )
-    yield (
-        "The interval of a single task is nominal if seeds are few. With Gaussian scores it covers the "
-        "mean in 75 % of cases with three seeds, 87 % with four, 92 % with five and 95 % with ten; it "
-        "covers it less often if some seeds learn a task and others do not. Read intervals of fewer "
-        f"than {_FEW} seeds as ranges."
-    )
 
 
 def scores(
@@ -134,14 +128,14 @@ def agreement(tables: Tables) -> Iterator[str]:
     cells = both[both["difference_low"].notna() & (both["seeds"] >= _FEW)]
     yield "### Agreement with the paper"
     if cells.empty:
-        yield f"No score that the paper has was measured with {_FEW} seeds or more."
+        yield f"No score that the paper reports was measured with {_FEW} seeds or more."
         return
     apart = cells[(cells["difference_low"] > 0) | (cells["difference_high"] < 0)]
     yield (
         f"{len(cells)} mean scores of {_FEW} seeds or more can be compared with the paper's. "
-        f"{len(apart)} differ: Welch's 95 % interval of the difference leaves out 0, which happens by "
-        "chance to one in twenty. The interval takes scores as Gaussian, so it is too sure if some "
-        "seeds learn a task and others do not."
+        f"{len(apart)} differ: Welch's 95 % interval of the difference excludes 0. By chance, this "
+        "happens to one score in twenty. The interval assumes Gaussian scores, so it is too narrow if "
+        "some seeds learn a task and others do not."
     )
     if len(apart):
         difference = partial(_interval, name="difference", prefix="difference_")
@@ -221,9 +215,7 @@ def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
         losses = enough.loc[enough["high"] < 0, "task"].tolist()
         sentences.append(
             f"On single tasks of {_FEW} seeds or more, the interval of the difference puts `{better}` "
-            f"above on {_list(gains)} and below on {_list(losses)}. By chance, with five Gaussian "
-            "seeds each, this happens on one task in seventeen if both spread alike, on one in ten if "
-            "they do not, and more often if some seeds learn and others do not."
+            f"above on {_list(gains)} and below on {_list(losses)}."
         )
     elif not sentences:
         sentences.append(f"Fewer than {_FEW} seeds allow no conclusion.")
