@@ -112,18 +112,37 @@ def build_replay(
 
 
 def build_advantage(
-    config: EffectiveConfig, critic: TensorDictModuleBase
+    config: EffectiveConfig,
+    critic: TensorDictModuleBase,
+    recomputed: RecomputedAdvantages | None,
+    scaler: RewardScaler | None,
 ) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Computes a new batch's advantages by GAE; does nothing if refresh computes them."""
-    if config.advantages != "stored":
-        return lambda batch: batch
-    return GAE(
+    """Makes the copy of a new batch that is stored, with GAE's advantages unless refresh computes them.
+
+    In the copy, rewards are scaled if there is a scaler, and a time limit may be terminal.
+    """
+    gae = GAE(
         gamma=config.gamma,
         lmbda=config.gae_lambda,
         value_network=critic,
         average_gae=config.normalize_advantage == "batch",
         vectorized=config.compiled,  # faster; equal up to rounding, like the compiled update
     )
+
+    def advantage(batch: TensorDictBase) -> TensorDictBase:
+        batch = batch.copy()
+        reward, done = batch["next", "reward"], batch["next", "done"]
+        if scaler is not None:
+            scaler.update(reward, done)
+            if recomputed is None:
+                batch["next", "reward"] = scaler(reward)
+            else:  # of all stored batches, in the scale that the critic learns next
+                recomputed.reward_scale = float(scaler.scale)
+        if config.time_limits == "terminal":
+            batch["next", "terminated"] = done
+        return gae(batch) if recomputed is None else batch
+
+    return advantage
 
 
 def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
@@ -280,20 +299,3 @@ def build_collector(
         storing_device=config.device if elsewhere else None,
         compile_policy=config.compiled and steps >= _COMPILE_ACTOR_FROM_STEPS,
     )
-
-
-def for_learning(
-    batch: TensorDictBase, config: EffectiveConfig, scaler: RewardScaler | None
-) -> TensorDictBase:
-    """A copy of the batch for computing advantages, with scaled rewards if there is a scaler.
-
-    Under "terminal", a time limit ends the copy's episodes.
-    """
-    batch = batch.copy()
-    if scaler is not None:
-        reward = batch["next", "reward"]
-        scaler.update(reward, batch["next", "done"])
-        batch["next", "reward"] = scaler(reward)
-    if config.time_limits == "terminal":
-        batch["next", "terminated"] = batch["next", "done"]
-    return batch

@@ -103,7 +103,7 @@ class Config(RunOptions):
     advantages: Literal["stored", "recomputed", "vtrace", "gae-v"] | None = None
     """Advantages and value targets. stored: GAE, once, when a batch is collected. The others recompute
     them in each iteration with the current critic, for the batches in use. recomputed: GAE. vtrace
-    (IMPALA), gae-v (DISC): corrected for the current actor (stored; geppo: vtrace; disc: gae-v)."""
+    (IMPALA), gae-v (DISC, GePPO): corrected for the current actor (stored; disc, geppo: gae-v)."""
     critic_on: Literal["active", "all"] = "active"
     """Batches for the value loss: those in use, as for the policy loss, or all that are stored."""
     reward_scaling: bool = False
@@ -196,7 +196,7 @@ _SETUPS: dict[str, dict[str, Any]] = {
         "range_schedule": "constant",
         "gamma": 0.995,
         "gae_lambda": 0.97,
-        "advantages": "vtrace",
+        "advantages": "gae-v",
         "normalize_advantage": "minibatch",
     },
     "gipo": {"num_batches": 8, "loss": "gipo"},

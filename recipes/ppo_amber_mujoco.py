@@ -45,7 +45,6 @@ from ppo_amber_builders import (
     build_scaler,
     build_schedule,
     check_parts,
-    for_learning,
 )
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDict
@@ -100,10 +99,10 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     update = UpdateStep(
         loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
     )
-    advantage = build_advantage(config, critic)
+    scaler = build_scaler(config)
+    advantage = build_advantage(config, critic, replay.advantages, scaler)
     schedule = build_schedule(config, optimizer, loss, replay, extends=directory.resumed)
     collector = build_collector(config, env, actor)
-    scaler = build_scaler(config)
     policy = Policy(
         config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler, config.actor
     )
@@ -123,7 +122,7 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
         for batch in run.batches():  # line 4: collect
             annealed = schedule.step(run.frames)  # step size, clip range, drop factor
             normalizer.update(batch["observation"])
-            replay.extend(advantage(for_learning(batch, config, scaler)))  # 5 to 7: store, once
+            replay.extend(advantage(batch))  # lines 5 to 7: advantages, once
             ledger = replay.refresh()  # lines 10 to 12: R' of each batch; in use or not
             metrics = list(update.epochs(replay, config.epochs, config.target_kl))  # 17 to 24
             collector.update_policy_weights_(TensorDict.from_module(actor))

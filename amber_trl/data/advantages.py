@@ -49,6 +49,8 @@ class RecomputedAdvantages:
         standardize: standardise advantages by each batch's mean and standard deviation, as
             ``GAE(average_gae=True)`` does when a batch is collected.
         frames_per_env: consecutive frames of one environment in a batch. Defaults to all.
+        reward_scale: divisor of the stored rewards. If the critic is to learn scaled rewards, store
+            unscaled ones, and assign the current scale before each ``refresh``.
         log_prob_keys: where the behaviour policy's log-probability is stored.
         proximal_log_prob_key: where that of the actor before the iteration's updates is stored.
         chunk_size: frames per forward pass, which bounds memory.
@@ -85,6 +87,7 @@ class RecomputedAdvantages:
         lmbda: float,
         standardize: bool = False,
         frames_per_env: int | None = None,
+        reward_scale: float = 1.0,
         log_prob_keys: Sequence[NestedKey] = ("action_log_prob",),
         proximal_log_prob_key: NestedKey = "proximal_log_prob",
         chunk_size: int = 4096,
@@ -95,6 +98,7 @@ class RecomputedAdvantages:
         self.gamma = check_number("gamma", gamma, low=0, high=1)
         self.lmbda = check_number("lmbda", lmbda, low=0, high=1)
         self.standardize = standardize
+        self.reward_scale = check_number("reward_scale", reward_scale, above=0)
         self.frames_per_env = frames_per_env
         if frames_per_env is not None:
             check_integer("frames_per_env", frames_per_env)
@@ -187,7 +191,8 @@ class RecomputedAdvantages:
             behaviour = sum_of_heads(map(column, self._log_prob_keys), value.numel())
             log_ratio = (column(self.proximal_log_prob_key) - behaviour.view(per_env)).to(value)
         estimate = vtrace if self.estimator == "vtrace" else gae_v  # GAE: gae_v, all ratios 1
-        columns = value, next_value, reward.to(value), done, terminated, log_ratio
+        reward = reward.to(value) / self.reward_scale
+        columns = value, next_value, reward, done, terminated, log_ratio
         advantage, target = estimate(self.gamma, self.lmbda, *columns)
         if self.standardize:
             advantage = advantage - advantage.mean((1, 2), keepdim=True)

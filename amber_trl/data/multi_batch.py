@@ -85,7 +85,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
 
     Raises:
-        TypeError: if an argument is refused or unknown, or a number is not an integer.
+        TypeError: if an argument is refused or unknown, a number is not an integer, or the buffer of
+            ``critic_on_all`` has a transform or another library's sampler.
         ValueError: if a number is out of range or does not divide, the storage has another
             size, or the sampler does not fit.
 
@@ -148,6 +149,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             transform=transform,
             **kwargs,
         )
+        if critic_on_all:
+            self._check_rows("critic_on_all=True")
 
     @property
     def num_active(self) -> int:
@@ -325,12 +328,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 rows alone cannot apply.
         """
         self._check_refreshed()
-        if len(self._transform) or not isinstance(self._sampler, MultiBatchSampler):
-            raise TypeError(
-                f"epoch() with a sampler of type {type(self._sampler).__name__} and "
-                f"{len(self._transform)} transforms: it needs a MultiBatchSampler, and no transform, "
-                "which rows alone cannot apply; iterate over the buffer instead"
-            )
+        self._check_rows("epoch()", "; iterate over the buffer instead")
         self._end_epoch()
         epoch = self._sampler.epoch(self._storage, self._batch_size)
         if not self.critic_on_all:
@@ -343,6 +341,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 "scale_minibatch=True"
             )
         return list(zip(epoch, of_critic, strict=True))
+
+    def _check_rows(self, who: str, way_out: str = "") -> None:
+        if len(self._transform) or not isinstance(self._sampler, MultiBatchSampler):
+            raise TypeError(
+                f"{who} with a sampler of type {type(self._sampler).__name__} and "
+                f"{len(self._transform)} transforms: it needs a MultiBatchSampler, and no transform, "
+                f"which rows alone cannot apply{way_out}"
+            )
 
     def _check_refreshed(self) -> None:
         if self._needs_refresh and len(self):

@@ -27,9 +27,9 @@ class RewardScaler(nn.Module):
     Compute advantages and value targets from the scaled rewards, and log the unscaled ones. **Stored
     value targets keep the scale of their time**, as stored log-probabilities keep the policy of theirs:
     they were bootstrapped from a critic that learnt in that scale, and rescaling them would be exact
-    only if the critic's output were rescaled too. The difference fades: the k-th batch of a run changes
-    the variance by about 1/k of that batch's own deviation from it. Advantages are not affected if each
-    batch's are standardised.
+    only if the critic's output were rescaled too. Advantages are not affected if each batch's are
+    standardised. :class:`~amber_trl.data.RecomputedAdvantages` needs unscaled rewards instead, and the
+    current scale as its ``reward_scale``.
 
     The state is four float64 buffers on the CPU: ``count``, ``mean`` and ``variance`` of the sums so far
     (scalars; population variance), and ``returns`` ``[num_envs]``, the sums of the unfinished episodes,

@@ -135,11 +135,19 @@ class AmberPPOLoss(ClipPPOLoss):
             KeyError: if there is no stored advantage or value target. Unlike ``ClipPPOLoss``, this loss does
                 not recompute an advantage from old frames with the current critic, since the method does
                 not.
-            ValueError: if advantage, value target or log-probability has a wrong shape.
+            ValueError: if a column has a wrong shape, or ``critic_frames`` come with a loss mask.
         """
         _check_column("advantage", self.tensor_keys.advantage, tensordict)
         if self._has_critic:
             of_values = tensordict if critic_frames is None else critic_frames
+        if critic_frames is not None and any(
+            frames.get(key, None) is not None
+            for key in self._loss_mask_keys()  # TorchRL would reduce both losses by one mask
+            for frames in (tensordict, critic_frames)
+        ):
+            raise ValueError(
+                "critic_frames with a loss mask: drop masked frames and mask beforehand"
+            )
             _check_column("value_target", self.tensor_keys.value_target, of_values)
         self._own_metrics: dict[str, Tensor] = {}
         self._critic_frames = critic_frames

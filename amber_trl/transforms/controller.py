@@ -72,7 +72,9 @@ class DropFactorController:
             The drop factor, at most ``max_drop_factor``; 0 if the newest batch alone is enough.
         """
         usable = staleness.isfinite()
-        distance = torch.where(usable, staleness, torch.inf)
+        distance = torch.where(
+            usable, staleness.clamp(min=0), torch.inf
+        )  # rounding may give -0.0001
         if age is not None:
             distance[age == 0] = 0.0
             usable = usable | (age == 0)

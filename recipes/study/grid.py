@@ -40,8 +40,8 @@ _USUAL = (
 )
 _SCREENED = ("HalfCheetah-v5", "Walker2d-v4", "Hopper-v5", "Swimmer-v5")
 _CHANGES = (
-    *("_perdim_drop0.1", "_disc", "_geppo", "_gipo"),
-    *("_recomputed", "_vtrace", "_gaev", "_use3", "_gaev_criticall"),
+    *("_perdim_drop0.1", "_disc", "_geppo_clip0.2", "_sigma0.3_gipo", "_recomputed"),
+    *("_gaev", "_gaev_criticall", "_use3", "_use3_geppo_clip0.2"),
 )
 _SWEPT = ("Pendulum-v1", "HalfCheetah-v5")
 _CLIPS = tuple(f"{method}_clip{clip}" for clip in (0.2, 0.4, 0.6) for method in ("ppo", "amber"))
@@ -140,7 +140,7 @@ def setup_options(name: str) -> dict[str, Any]:
         except (KeyError, ValueError):
             raise ValueError(
                 f"setup {name!r}: unknown change {change!r}; write a setup such as amber, followed by "
-                "any of _n1024, _l8, _clip0.2, _drop0.1, _lr4e-5, _use3, _ess3, "
+                "any of _n1024, _l8, _clip0.2, _drop0.1, _lr4e-5, _sigma0.3, _use3, _ess3, "
                 f"{', '.join('_' + word for word in _WORDS)}"
             ) from None
         if option in options:

@@ -17,6 +17,7 @@ NUMBERS: Mapping[str, str] = {
     "clip_epsilon": "clip",
     "drop_factor": "drop",
     "learning_rate": "lr",
+    "sigma": "sigma",
     "batches_in_use": "use",
     "ess_in_use": "ess",
 }
@@ -165,7 +166,8 @@ def defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if setup not in _SETUPS or protocol not in _PROTOCOLS:
         return {}
     usual = _defaults(setup, protocol, config.get("smoke", False))
-    named = {name: config.get(name, usual[name]) for name in (*NUMBERS, *WORDS)}
+    names = {*NUMBERS, *WORDS} - {"sigma"}  # whose default follows from the loss
+    named = {name: config.get(name, usual[name]) for name in names}
     said = {name: value for name, value in named.items() if value not in (None, usual[name])}
     if not said:
         return usual

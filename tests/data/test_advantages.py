@@ -67,12 +67,14 @@ TARGETS = {"gae": ([2.25, 3.0, 5.75, 7.0], [3.5, 8.0, 6.0, 8.0]), "gae-v": TRACE
 
 
 @pytest.mark.parametrize("estimator", BY_HAND)
-@pytest.mark.parametrize("chunk_size", [4096, 3])
-def test_by_hand(estimator: Any, chunk_size: int) -> None:
+@pytest.mark.parametrize(("chunk_size", "scale"), [(4096, 1.0), (3, 2.0)])
+def test_by_hand(estimator: Any, chunk_size: int, scale: float) -> None:
     advantages = RecomputedAdvantages(
         _critic(), estimator, gamma=0.5, lmbda=0.5, frames_per_env=4, chunk_size=chunk_size
     )
+    advantages.reward_scale = scale
     frames = _two_environments()
+    frames["next", "reward"] *= scale
     one = advantages(frames.reshape(-1))
     several = advantages(torch.stack([frames.reshape(-1)] * 2))
     for written in (one, several[0], several[1]):

@@ -82,6 +82,11 @@ def test_disc_by_hand() -> None:
     assert found == pytest.approx([(0.6 - 1.2 + 1) / 4.12, (2.64 + 1) / 4.12])
     slope = -8 * (math.log(0.75) + math.log(1.65)) / 2  # of alpha times the mean of x^2 / 2
     assert gradient(loss, emitted["loss_penalty"]) == pytest.approx([slope, slope])
+    # The sign that decides is that of the standardised advantage: 1/4, 5/4, -7/4 and 1/4 over its deviation.
+    frames["advantage"] += 5
+    loss = DISCLoss(actor, critic, clip_epsilon=0.2, normalize_advantage=True)
+    gain = (0.15 + 1.65 - 2.1 + 0.25) / 4.12 / math.sqrt(4.75 / 3)
+    assert loss(frames)["loss_objective"].item() == pytest.approx(-gain)
 
 
 # Windows [4/5, 6/5], [9/5, 11/5], [9/5, 11/5], [0, 3/10]; only the last gives a gradient.

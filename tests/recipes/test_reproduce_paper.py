@@ -44,6 +44,7 @@ def _grid(**options: Any) -> list[grid.Job]:
         ("amber_lr4e-5", {"setup": "amber", "learning_rate": 4e-5}),
         ("ppo_n512", {"setup": "ppo", "frames_per_batch": 512}),
         ("amber_n512_gipo", {"setup": "amber", "frames_per_batch": 512, "loss": "gipo"}),
+        ("amber_sigma0.3_gipo", {"setup": "amber", "loss": "gipo", "sigma": 0.3}),
         ("amber_use3", {"setup": "amber", "batches_in_use": 3}),
         ("disc_l8_scaled", {"setup": "disc", "num_batches": 8, "reward_scaling": True}),
         ("geppo", {"setup": "geppo"}),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torchrl.envs import RewardScaling
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer, RecomputedAdvantages
@@ -66,12 +69,15 @@ def test_each_epoch_passes_over_the_batches_in_use_and_over_all() -> None:
 
 def test_value_targets_of_all_are_recomputed() -> None:
     learner = _Learner()
-    before = learner.replay[:]["value_target"].clone()
     with torch.no_grad():
         next(learner.critic.parameters()).mul_(2)
-    learner.replay.refresh()
-    changed = (learner.replay[:]["value_target"] != before).view(3, N)
-    assert changed.any(1).all()
+    learner.replay.extend(learner.replay[:][2 * N :].clone())  # in place of the oldest
+    assert learner.replay.refresh()["slot"].tolist() == [0, 2, 1]
+    advantages = learner.replay.advantages
+    assert advantages is not None
+    for batch in learner.replay[:].split(N):
+        expected = advantages(batch.clone())["value_target"]
+        torch.testing.assert_close(batch["value_target"], expected)
 
 
 @pytest.mark.parametrize("loss_type", [AmberPPOLoss, DISCLoss, GePPOLoss, GIPOLoss])
@@ -96,6 +102,15 @@ def test_compiled_agrees_with_eager() -> None:
 def test_refused() -> None:
     with pytest.raises(ValueError, match="advantages"):
         MultiBatchReplayBuffer(2, 8, 4, critic_on_all=True)
+    replay = _Learner().replay
+    parts: Any = {"staleness": replay.staleness, "advantages": replay.advantages}
+    with pytest.raises(TypeError, match=r"critic_on_all=True with .* 1 transforms"):
+        MultiBatchReplayBuffer(
+            2, 8, 4, critic_on_all=True, transform=RewardScaling(0.0, 2.0), **parts
+        )
+    frames = replay[:]
+    with pytest.raises(ValueError, match="mask"):
+        _Learner().loss(frames, frames.copy().set(("collector", "mask"), frames["next", "done"]))
     with pytest.raises(RuntimeError, match="critic_on_all"):
         _Learner().replay.sample()
     with pytest.raises(ValueError, match="scale_minibatch"):

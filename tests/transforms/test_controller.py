@@ -40,6 +40,11 @@ def test_without_ages_no_batch_is_the_newest() -> None:
     assert DropFactorController(4)(STALENESS, ESS) == pytest.approx(0.9)
 
 
+def test_rounding_below_zero_counts_as_zero() -> None:
+    staleness = torch.tensor([0.0, -1e-7])
+    assert DropFactorController(2)(staleness, torch.ones(2), torch.tensor([0, 1])) == 0
+
+
 def test_non_finite_batches_never_count() -> None:
     staleness, ess = torch.tensor([NAN, INF, 0.4]), torch.tensor([NAN, NAN, 0.5])
     age = torch.tensor([0, 1, 2])
