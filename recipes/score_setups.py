@@ -1,11 +1,12 @@
-"""Score setups by the rule that chooses the default (docs/default_search.md).
+"""Score setups by the rule with which the default is chosen (docs/default_search.md).
 
-    python recipes/score_setups.py docs/data/default_search
+    python recipes/score_setups.py docs/data/default_search --seeds 100 101
+    python recipes/score_setups.py docs/data/default_search --ppo docs/tables/runs.csv
 
-Prints a Markdown table with each setup's relative score on each task, and their mean, the score. The
-relative score is `(x - r) / (p - r)`: `x` is the setup's mean of the average return over training, `p`
-that of published PPO over the same seeds, and `r` the return of random actions. A setup with missing
-runs on a task has no score. Needs pandas.
+Prints a table in Markdown: of each setup its relative score on each task, and their mean, the score.
+The relative score is `(x - r) / (p - r)`: `x` is the setup's mean of the average return over training,
+`p` that of PPO as published, and `r` the return of random actions. A setup that lacks runs on a task has
+no score. Needs pandas.
 """
 
 from __future__ import annotations
@@ -20,36 +21,58 @@ from study.references import reference_returns
 from tyro.conf import Positional
 
 
-def relative_scores(runs: pd.DataFrame) -> pd.DataFrame:
+def relative_scores(runs: pd.DataFrame, published: pd.Series | None = None) -> pd.DataFrame:
     """Relative scores by setup and task, with their mean in the column ``score``, best first.
 
     Args:
-        runs: one row per run, with ``task``, ``setup``, ``seed`` and ``speed_score``.
+        runs: a row per run, with ``task``, ``setup``, ``seed`` and ``speed_score``.
+        published: ``p`` by task; by default the mean of the runs of ``ppo``.
 
     Raises:
-        ValueError: if a task has no run of ``ppo`` with a seed that another setup has.
+        ValueError: if a task has no ``p``, or there is no run of ``ppo`` with a seed that another setup has.
     """
     scores = runs.pivot(index=["task", "seed"], columns="setup", values="speed_score")
-    published = scores.get("ppo", pd.Series(float("nan"), scores.index))
-    if missing := list(scores.index[published.isna()]):
-        raise ValueError(f"task and seed of {missing} have no run of ppo to compare with")
     means = scores.groupby("task").agg(lambda column: column.mean(skipna=False))
+    if published is None:
+        published = means.get("ppo", pd.Series(float("nan"), means.index))
+    published = published.reindex(means.index)
+    if missing := list(means.index[published.isna()]):
+        raise ValueError(
+            f"{missing}: runs of ppo are missing, to which the other setups are compared"
+        )
     random = reference_returns()["random_return"].reindex(means.index)
-    relative = means.sub(random, axis=0).div(means["ppo"] - random, axis=0).T
+    relative = means.sub(random, axis=0).div(published - random, axis=0).T
     relative["score"] = relative.mean(axis=1, skipna=False)
     return relative.sort_values("score", ascending=False)
 
 
-def main(study: Positional[Path]) -> None:
-    """Runs the command line.
+def main(
+    study: Positional[Path],
+    seeds: tuple[int, ...] | None = None,
+    tasks: tuple[str, ...] | None = None,
+    ppo: Path | None = None,
+) -> None:
+    """Prints the table.
 
     Args:
-        study: folder with runs of one protocol, as written or archived by reproduce_paper.py.
+        study: folder with runs of one protocol, as reproduce_paper.py writes or archives them.
+        seeds: seeds to score, instead of all.
+        tasks: tasks to score, instead of all.
+        ppo: table of published runs, whose runs of ppo under the paper's protocol give p.
     """
     try:
-        table = relative_scores(read_study([study]).runs)
+        read = read_study([study])
+        runs, published = read.runs, None
+        for column, wanted in {"seed": seeds, "task": tasks}.items():
+            runs = runs[runs[column].isin(wanted)] if wanted else runs
+        if ppo is not None:
+            known = pd.read_csv(ppo).query("protocol == 'paper' and setup == 'ppo'")
+            published = known.groupby("task")["speed_score"].mean()
+        table = relative_scores(runs, published)
     except (RunError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
+    for words in read.left_out:
+        sys.stderr.write(f"left out: {words}\n")
     lines = [["setup", *table.columns], ["---", *["--:"] * table.shape[1]]]
     for setup, row in table.iterrows():
         lines.append([f"`{setup}`", *("" if pd.isna(x) else f"{x:.2f}" for x in row)])

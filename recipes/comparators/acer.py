@@ -8,10 +8,11 @@ stored, and Poisson(4) segments of the last hundred are replayed, with one updat
 is not drawn is not learnt from, as in the paper's experiments with continuous actions.
 
 The AMBER paper gives the networks, n, the step size, delta and the memory size; ACER's paper gives c
-and alpha. Neither gives the rest. Chosen here: RMSprop and the gradient norm limit of OpenAI
-baselines' ACER, on which AMBER's authors built theirs; no entropy bonus; means over the frames of a
-segment; the Gaussian's mean and deviation as the trust region's statistics. The deviation is learnt,
-as for PPO here (ACER's paper fixes it).
+and alpha. Neither gives the rest. Chosen here: RMSprop as in TensorFlow (`pip install -e
+'.[comparators]'`) and a limit of the gradient's norm, one for actor and critic, as in OpenAI baselines'
+ACER, on which AMBER's authors built theirs; no entropy bonus; means over the frames of a segment; the
+Gaussian's mean and deviation as the trust region's statistics. The deviation is learnt, as for PPO here
+(ACER's paper fixes it).
 """
 
 from __future__ import annotations
@@ -208,6 +209,7 @@ class ACERLoss(LossModule):
                 "importance_ratio": truncated.mean(),
                 "bias_correction": correction.mean(),
                 "trust_region_share": (bounded != gradient).any(-1).float().mean(),
+                "std": scale.mean().detach(),
                 "kl": kl_divergence(IndependentNormal(*average), policy).mean().detach(),
             }
         )
@@ -226,17 +228,20 @@ _STORED = (
 )
 _LOGGED = (
     *("loss_actor", "loss_q", "loss_value", "importance_ratio", "bias_correction"),
-    *("trust_region_share", "kl", "grad_norm"),
+    *("trust_region_share", "std", "kl", "grad_norm"),
 )
 
 
 def open_run(config: Config) -> tuple[Any, ...]:
     """Does everything that can fail before training; returns the arguments of learn."""
+    common.check_installed("stable_baselines3")
+    from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
     config, env, policy, normalizer = common.prepare(config, "acer")
     critic = DuellingNetwork(**policy.arguments, normalizer=normalizer)
     loss = ACERLoss(policy.actor.module[0].module, critic, config)
     learnt = [parameter for parameter in loss.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.RMSprop(learnt, lr=config.learning_rate, alpha=0.99, eps=1e-5)
+    optimizer = RMSpropTFLike(learnt, lr=config.learning_rate, alpha=0.99, eps=1e-5)
     memory = TensorDictReplayBuffer(storage=LazyTensorStorage(config.num_segments), batch_size=1)
     parts = {"loss": loss, "optimizer": optimizer, "memory": memory, "policy": policy}
     return config, env, common.open_run(config, "acer", parts), normalizer, parts

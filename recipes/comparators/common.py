@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -33,6 +34,12 @@ class ComparatorConfig(RunOptions):
     """Discount per frame."""
 
 
+def check_installed(package: str) -> None:
+    """Raises ``ImportError`` with the command that installs a package of the comparators."""
+    if find_spec(package) is None:
+        raise ImportError(f"{package} is not installed: pip install -e '.[comparators]'")
+
+
 C = TypeVar("C", bound=ComparatorConfig)
 
 
@@ -57,7 +64,7 @@ def prepare(config: C, setup: str) -> tuple[C, EnvBase, Policy, ObservationNorma
         raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
     size = env.observation_spec["observation"].shape[-1]
     arguments = {"observation_size": size, "action_size": env.action_spec.shape[-1]}
-    normalizer = ObservationNormalizer(size)
+    normalizer = ObservationNormalizer(size, initial_count=0.01)  # as in the paper's code base
     actor = gaussian_actor(**arguments, normalizer=normalizer)
     policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers)
     return config, env, policy, normalizer

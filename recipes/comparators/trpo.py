@@ -4,15 +4,15 @@
 
 The update is sb3-contrib's (`pip install -e '.[comparators]'`), with this library's networks,
 collector and advantages: observations are standardised inside the policy and time limits are terminal,
-as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper used. Two
-differ: baselines uses a fifth of the frames for the Fisher matrix, and accepts 1.5 times the KL step.
+as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper used. Three
+things differ: baselines uses a fifth of the frames for the Fisher matrix, accepts 1.5 times the KL step,
+and takes the old policy under the new observation statistics.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,8 +57,7 @@ class Config(common.ComparatorConfig):
 
 def open_run(config: Config) -> tuple[Any, ...]:
     """Does everything that can fail before training; returns the arguments of learn."""
-    if find_spec("sb3_contrib") is None:
-        raise ImportError("sb3_contrib is not installed: pip install -e '.[comparators]'")
+    common.check_installed("sb3_contrib")
     config, env, policy, normalizer = common.prepare(config, "trpo")
     critic = value_critic(normalizer.size, normalizer=normalizer)
     model = trpo_of(config, env, policy.actor, critic)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from amber_trl.evaluation._figures import (
     learning_curves,
     staleness_by_age,
 )
+from study.grid import PARTS
 from study.read import Selection, Study
 from study.references import paper_average_normalized_scores
 from study.setups import Setup, main_setups, pairs, swept
@@ -38,13 +38,20 @@ class Picture(NamedTuple):
 def pictures(study: Study, protocol: str) -> Iterator[Picture]:
     """The figures that a protocol's runs allow, in page order."""
     setups = study.setups_of(protocol)
-    yield from _main(study, protocol, main_setups(setups), list(setups))
+    main = main_setups(setups)
+    yield from _main(study, protocol, main)
+    yield from _by_part(study, protocol, main)
     yield from _reuse(study, protocol)
     for better, than in pairs(setups):
-        if setups[than].ablated_from is not None:
-            yield from _ablation(study, protocol, better, than)
+        if not setups[than].scale_minibatch:
+            yield from _minibatch_ratios(study, protocol, better, than)
     for parameter, words in (("clip_epsilon", "clip range"), ("drop_factor", "drop factor")):
-        names = list(chain(*swept(list(setups), setups, parameter).values()))
+        names: list[str] = []
+        for family in sorted(
+            swept(list(setups), setups, parameter).values(), key=len, reverse=True
+        ):
+            if study.select(protocol, [*names, *family]):  # it has tasks in common with the others
+                names += family
         # With two setups, average normalised scores are always 1 and -1.
         if len(names) > 2 and (one := study.select(protocol, names)):
             caption = (
@@ -55,27 +62,45 @@ def pictures(study: Study, protocol: str) -> Iterator[Picture]:
             yield Picture(f"scores-over-{words.replace(' ', '-')}", caption, draw)
 
 
-def _main(study: Study, protocol: str, main: list[str], every: list[str]) -> Iterator[Picture]:
+def _main(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     caption = f"Return over training. {_BANDS}"
     if one := study.select(protocol, main):
         yield Picture("learning-curves", caption, partial(learning_curves, one.logged))
-    if main != every:
-        whole = study.select(protocol, every)  # None if the setups have no task in common
-        draw = partial(learning_curves, whole.logged if whole else study.logged_of(protocol))
-        yield Picture("learning-curves-by-setup", caption, draw)
     if one:
         for metric in METRICS:
             draw = partial(scores_by_seed, one, study.setups, metric)
             yield Picture(f"{metric}-scores", f"{METRICS[metric].capitalize()} of every run.", draw)
 
 
+def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
+    """The setups of each part of the study, and then those of no part, beside the main ones."""
+    setups = study.setups_of(protocol)
+    parts = {name: part.setups for name, part in PARTS.items() if part.protocol == protocol}
+    known = {name for names in parts.values() for name in names}
+    parts["by-setup"] = tuple(name for name in setups if name not in known)
+    for part, own in parts.items():
+        names = list(dict.fromkeys([*main, *(name for name in own if name in setups)]))
+        if len(names) == len(main):
+            continue
+        every, whole = study.logged_of(protocol), study.select(protocol, names)
+        # There is no selection if the setups have no task in common.
+        logged: Mapping[str, Any] = whole.logged if whole else {name: every[name] for name in names}
+        caption = f"Return over training. {_BANDS}"
+        if part in PARTS:
+            caption = f"{PARTS[part].question} {caption}"
+        yield Picture(f"learning-curves-{part}", caption, partial(learning_curves, logged))
+        amber = {name: logged[name] for name in names if setups[name].method == "amber"}
+        if len(amber) > 1:
+            caption = f"Batches in use. {_BANDS} {_SMOOTHED}"
+            yield Picture(f"active-batches-{part}", caption, partial(batches_in_use, amber))
+
+
 def _reuse(study: Study, protocol: str) -> Iterator[Picture]:
     setups = study.setups_of(protocol)
     amber = [name for name, setup in setups.items() if setup.method == "amber"]
-    for name, names in {"": amber[:1], "-by-setup": amber[1:] and amber}.items():
-        if one := study.select(protocol, names):
-            draw = partial(batches_in_use, one.logged)
-            yield Picture(f"active-batches{name}", f"Batches in use. {_BANDS} {_SMOOTHED}", draw)
+    if one := study.select(protocol, amber[:1]):
+        draw = partial(batches_in_use, one.logged)
+        yield Picture("active-batches", f"Batches in use. {_BANDS} {_SMOOTHED}", draw)
     for name in [*amber[:1], *(name for name in ("mber_l8",) if name in setups)]:
         if one := study.select(protocol, [name]):
             caption = (
@@ -87,15 +112,11 @@ def _reuse(study: Study, protocol: str) -> Iterator[Picture]:
             yield Picture(f"ratio-by-age-{name}", caption, draw)
 
 
-def _ablation(study: Study, protocol: str, better: str, than: str) -> Iterator[Picture]:
-    one, both = study.select(protocol, [better, than]), f"`{better}` and `{than}`"
-    if one is None:
-        return
-    draw = partial(learning_curves, one.logged)
-    yield Picture(f"learning-curves-{than}", f"Return over training, {both}. {_BANDS}", draw)
-    if not study.setups[than].scale_minibatch:
+def _minibatch_ratios(study: Study, protocol: str, better: str, than: str) -> Iterator[Picture]:
+    if one := study.select(protocol, [better, than]):
         # Section 4.2 of the paper: the mean of 1 + |1 - R| over the frames of a minibatch.
         draw = partial(iteration_means, one.logged, "mean_abs_deviation", "1 + |1 - R|", offset=1)
+        both = f"`{better}` and `{than}`"
         caption = f"Average importance ratio of minibatches, {both}. {_BANDS} {_SMOOTHED}"
         yield Picture(f"minibatch-ratios-{than}", caption, draw)
 

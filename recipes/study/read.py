@@ -17,7 +17,7 @@ from amber_trl.evaluation import LoggedRun, find_runs, read_run
 from amber_trl.evaluation.logged_runs import INCIDENTAL
 from amber_trl.runs import final_score, speed_score
 from study.references import PAPER_SETTINGS
-from study.setups import Setup, defaults
+from study.setups import OWN, Setup, defaults
 
 _NO_OPTIONS = INCIDENTAL | {"env_id", "seed", "protocol", "setup"}  # not in a setup's name
 
@@ -173,7 +173,7 @@ class Study:
             here = {**defaults(run.config), **run.config}
             usual = defaults({**run.config, "protocol": "paper"})
             for option, paper in {**PAPER_SETTINGS, **usual, **PAPER_SETTINGS}.items():
-                if option not in _NO_OPTIONS and here[option] != paper:
+                if option not in _NO_OPTIONS.union(OWN) and here[option] != paper:
                     words = f"{option} {here[option]} (the paper: {paper})"
                     found.setdefault(words, set()).add(run.task)
         return [

@@ -206,8 +206,9 @@ def improvement(
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
     """The conclusions that an improvement table allows, as text."""
     together = table["task"] == "all tasks"
+    few = int((table.loc[~together, "seeds"] - 1).sum()) < 2 * (_FEW - 1)
     sentences = [
-        _over_tasks(row, better, than, metric) for row in table[together].to_dict("records")
+        _over_tasks(row, better, than, metric, few) for row in table[together].to_dict("records")
     ]
     enough = table[~together & (table["seeds"] >= _FEW)]
     if len(enough):
@@ -222,10 +223,10 @@ def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
     return " ".join(sentences)
 
 
-def _over_tasks(whole: Mapping[str, Any], better: str, than: str, metric: str) -> str:
-    low, high = whole["probability_low"], whole["probability_high"]
-    if whole["seeds"] < _FEW:
-        verdict = f"Fewer than {_FEW} seeds allow no conclusion."
+def _over_tasks(cell: Cell, better: str, than: str, metric: str, few: bool) -> str:
+    low, high = cell["probability_low"], cell["probability_high"]
+    if few:
+        verdict = "So few seeds allow no conclusion."
     elif low > 0.5:
         verdict = f"The interval is above one half: `{better}` is better on these tasks."
     elif high < 0.5:
@@ -236,7 +237,7 @@ def _over_tasks(whole: Mapping[str, Any], better: str, than: str, metric: str) -
         verdict = "The interval contains one half: these runs do not show which is better."
     return (
         f"Averaged over tasks, a run of `{better}` has the higher {METRICS[metric]} with probability "
-        f"{_probability(whole)}. {verdict}"
+        f"{_probability(cell)}. {verdict}"
     )
 
 

@@ -37,7 +37,7 @@ _CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
 _NUM_BATCHES = {"ppo": 1, "amber": 8}
 _DROP_FACTOR = 0.25
 _LEARNING_RATE = 3e-4
-_OWN = (
+OWN = (
     *("num_batches", "clip_epsilon", "drop_factor", "scale_minibatch", "minibatches"),
     "learning_rate",
 )
@@ -95,13 +95,13 @@ class Setup:
         others = tuple(
             (name, value)
             for name, value in values.items()
-            if not (known and name in _OWN)
+            if not (known and name in OWN)
             and value != usual.get(name)
             and not (value is None and name in NUMBERS)  # another option decides it
         )
         if not known:
             return cls(method, others=others)
-        own = {name: config[name] for name in _OWN}
+        own = {name: config[name] for name in OWN}
         if own["drop_factor"] is not None:
             own["drop_factor"] = float(own["drop_factor"])
         return cls(method, **own, others=others)
@@ -111,9 +111,9 @@ class Setup:
         """The method and what differs from its default, such as ``amber_drop0.1``."""
         said, own = dict(self.others), {}
         if self.method in _CLIP_EPSILON:
-            usual = {name: getattr(self.default, name) for name in _OWN}
+            usual = {name: getattr(self.default, name) for name in OWN}
             usual["num_batches"] = _NUM_BATCHES.get(self.method)
-            own = {name: getattr(self, name) for name in _OWN}
+            own = {name: getattr(self, name) for name in OWN}
             own = {name: v for name, v in own.items() if v is not None and v != usual[name]}
         order = dict.fromkeys(["frames_per_batch", "num_batches", *said, *own])
         words = (_word(name, (said | own)[name]) for name in order if name in said | own)
@@ -196,7 +196,9 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
     found += [("amber", "trpo"), ("amber", "acer")]  # the comparators of the paper's appendix
     for name, setup in setups.items():
         if setup.method == "mber" and setup == setup.default:
-            found.append((name, "ppo"))
+            found += [(name, "ppo"), ("amber", name)]
+        elif setup.paper_family in ("ppo", "amber") and setup != setup.default:
+            found.append((name, setup.method))  # another clip range or drop factor
         if (whole := setup.ablated_from) is not None:
             found.append((whole.name, name))
         if setup.others:
@@ -205,7 +207,7 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
             if setup.method == "amber":
                 found.append((name, name.replace("amber", "ppo", 1)))
             found.append((name, setup.default.name))
-    return [(one, other) for one, other in found if one in setups and other in setups]
+    return [pair for pair in dict.fromkeys(found) if setups.keys() >= {*pair}]
 
 
 def swept(

@@ -17,6 +17,8 @@ from amber_trl.runs import load_policy
 from amber_trl.training import NonFiniteError
 from tests.runs.left import read_tables, stopping
 
+pytest.importorskip("stable_baselines3")
+
 
 def segment(reward: list[float], ends: dict[int, str]) -> TensorDict:
     """Frames with these rewards, of which some end an episode: terminated or truncated."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import run_recipe
-from comparators import trpo
+from comparators import common, trpo
 from tensordict import TensorDict
 
 from amber_trl.envs import make_env
@@ -89,7 +89,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
 def test_without_the_extra_the_error_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trpo, "find_spec", lambda name: None)
+    monkeypatch.setattr(common, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="comparators"):
         trpo.open_run(config(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -118,6 +118,11 @@ def test_options_common_to_all_runs_or_to_one_task_name_no_setup(folder: Path) -
     ]
 
 
+def test_a_setup_of_the_paper_s_tables_departs_from_nothing(folder: Path) -> None:
+    write_run(folder, "mber", num_batches=8, name="mber_l8")
+    assert not any("num_batches" in words for words in read_study([folder]).departures("paper"))
+
+
 def test_an_option_that_a_run_does_not_know_has_its_default(folder: Path) -> None:
     edit(folder / "paper/Hopper-v5/ppo-seed1/config.json", activation="tanh", init_from=None)
     write_run(folder, "ppo", 1, name="relu", activation="relu")

@@ -13,26 +13,27 @@ def runs(*rows: tuple[str, str, int, float]) -> pd.DataFrame:
 
 def test_scores_are_relative_to_random_actions_and_to_ppo() -> None:
     r = 17.3992  # random actions on Hopper-v5
-    found = relative_scores(
-        runs(
-            ("Hopper-v5", "ppo", 100, r + 900),
-            ("Hopper-v5", "ppo", 101, r + 1100),
-            ("Hopper-v5", "amber", 100, r + 1000),
-            ("Hopper-v5", "amber", 101, r + 2000),
-            ("Swimmer-v5", "ppo", 100, 0.847013 + 50),
-            ("Swimmer-v5", "amber", 100, 0.847013 + 40),
-            ("Hopper-v5", "gipo", 100, r + 5000),
-        )
+    some = runs(
+        ("Hopper-v5", "ppo", 100, r + 900),
+        ("Hopper-v5", "ppo", 101, r + 1100),
+        ("Hopper-v5", "amber", 100, r + 1000),
+        ("Hopper-v5", "amber", 101, r + 2000),
+        ("Swimmer-v5", "ppo", 100, 0.847013 + 50),
+        ("Swimmer-v5", "amber", 100, 0.847013 + 40),
+        ("Hopper-v5", "gipo", 100, r + 5000),
     )
+    found = relative_scores(some)
     assert list(found.index) == ["amber", "ppo", "gipo"]
     assert found.loc["amber", "Hopper-v5"] == pytest.approx(1.5)
     assert found.loc["amber", "score"] == pytest.approx((1.5 + 0.8) / 2)
+    p = pd.Series({"Hopper-v5": r + 500, "Swimmer-v5": 0.847013 + 80})
+    assert relative_scores(some, p).loc["amber"].tolist() == pytest.approx([3.0, 0.5, 1.75])
     assert found.loc["gipo"].isna().all()  # it lacks a seed on one task and all on the other
 
 
 def test_each_seed_needs_its_run_of_ppo() -> None:
     rows = runs(("Hopper-v5", "amber", 100, 1.0), ("Hopper-v5", "ppo", 101, 1.0))
-    with pytest.raises(ValueError, match="no run of ppo"):
+    with pytest.raises(ValueError, match="runs of ppo are missing"):
         relative_scores(rows)
 
 
