@@ -78,10 +78,12 @@ def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     parts = {name: part.setups for name, part in PARTS.items() if part.protocol == protocol}
     known = {name for names in parts.values() for name in names}
     parts["by-setup"] = tuple(name for name in setups if name not in known)
+    drawn = [main]
     for part, own in parts.items():
         names = list(dict.fromkeys([*main, *(name for name in own if name in setups)]))
-        if len(names) == len(main):
+        if names in drawn:
             continue
+        drawn.append(names)
         every, whole = study.logged_of(protocol), study.select(protocol, names)
         # There is no selection if the setups have no task in common.
         logged: Mapping[str, Any] = whole.logged if whole else {name: every[name] for name in names}
