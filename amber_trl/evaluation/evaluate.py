@@ -46,8 +46,8 @@ def evaluate_run(
         progress: as in :func:`play`.
 
     Returns:
-        The contents of the JSON file: ``policy`` (its path in the run directory), ``env_id``, ``env_kwargs``,
-        ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
+        The contents of the JSON file, which has ``policy`` (its path in the run directory), ``env_id``,
+        ``env_kwargs``, ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
         mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
 
     Raises:

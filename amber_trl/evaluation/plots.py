@@ -22,7 +22,7 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
         out: folder for the figures; created if missing.
 
     Returns:
-        The PNG files: ``learning-curves.png`` and, for runs that store several batches,
+        The PNG files ``learning-curves.png`` and, for runs that store several batches,
         ``batches-in-use.png`` and, for each setup, ``staleness-by-age-SETUP.png``.
 
     Raises:

@@ -84,8 +84,8 @@ class LinearSchedule:
                 0.
 
         Returns:
-            The values set, by name: ``learning_rate`` (``learning_rate_1`` and so on for further parameter
-            groups), ``clip_epsilon`` and ``drop_factor``.
+            The values set, by name, such as ``learning_rate`` (``learning_rate_1`` and so on for further
+            parameter groups), ``clip_epsilon`` and ``drop_factor``.
 
         Raises:
             TypeError: if ``frames`` is not an integer.
