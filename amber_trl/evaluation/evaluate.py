@@ -47,8 +47,8 @@ def evaluate_run(
 
     Returns:
         The contents of the JSON file, which has ``policy`` (its path in the run directory), ``env_id``,
-        ``env_kwargs``, ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``, ``interval`` (95 %, of the
-        mean; null for one episode), ``returns``, ``lengths`` and ``versions``.
+        ``env_kwargs``, ``wrappers``, ``deterministic``, ``seed``, ``episodes``, ``mean``, ``std``,
+        ``interval`` (95 %, of the mean; null for one episode), ``returns``, ``lengths``, ``versions``.
 
     Raises:
         FileNotFoundError: if the run has no such policy.
