@@ -140,6 +140,7 @@ class AmberPPOLoss(ClipPPOLoss):
         _check_column("advantage", self.tensor_keys.advantage, tensordict)
         if self._has_critic:
             of_values = tensordict if critic_frames is None else critic_frames
+            _check_column("value_target", self.tensor_keys.value_target, of_values)
         if critic_frames is not None and any(
             frames.get(key, None) is not None
             for key in self._loss_mask_keys()  # TorchRL would reduce both losses by one mask
@@ -148,7 +149,6 @@ class AmberPPOLoss(ClipPPOLoss):
             raise ValueError(
                 "critic_frames with a loss mask: drop masked frames and mask beforehand"
             )
-            _check_column("value_target", self.tensor_keys.value_target, of_values)
         self._own_metrics: dict[str, Tensor] = {}
         self._critic_frames = critic_frames
         losses: TensorDictBase = super().forward(self._in_use(tensordict))

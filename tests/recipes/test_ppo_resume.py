@@ -194,7 +194,7 @@ def test_another_collector_resumes_approximately_and_says_so(
     _train_until(ppo, _config(ppo, run_dir, collector="torchrl"), 512)
     summary = ppo.train(saved_config(run_dir))
     assert summary["exactness"] == "approximate"
-    assert "Collector keeps its running episodes to itself" in summary["reasons"][0]
+    assert "Collector does not expose its running episodes" in summary["reasons"][0]
     assert "resumed approximately" in caplog.text
     # New episodes start when the run is resumed: eight of 200 steps from frame 512 on.
     frames = [int(row["frame"]) for row in read_rows(run_dir, "episodes")]

@@ -58,7 +58,7 @@ def test_ablations_and_sweeps_have_their_figures(study: Study) -> None:
     found = {picture.name: picture for picture in pictures(study, "paper")}
     assert found["learning-curves-minibatch"].draw().axes
     assert found["scores-over-clip-range"].draw().axes
-    assert {"learning-curves-mber", "learning-curves-clip"} < found.keys()
+    assert {"learning-curves-episodic", "learning-curves-clip"} < found.keys()
     assert "learning-curves-by-setup" not in found  # each setup is of a part
     lines: Any = found["minibatch-ratios-mber_l2_clip0.2_m64"].draw().axes[0].get_lines()
     assert lines[-1].get_ydata() == pytest.approx(np.full(10, 1.05))
