@@ -299,6 +299,10 @@ def _check_combinations(config: EffectiveConfig) -> None:
         refuse(config.sigma is not None, "sigma loss", "it is an option of gipo")
     if config.learning_rate_schedule == "adaptive":
         refuse(config.loss != "geppo", "learning_rate_schedule loss", "it is an option of geppo")
+        shrinks = config.range_schedule == "linear"  # and with it the change that is aimed at
+        refuse(
+            shrinks, "learning_rate_schedule range_schedule", "the step size would follow it to 0"
+        )
     if config.setup == "ppo":
         refuse(batches > 1, "num_batches setup", "it keeps one batch; mber and amber keep more")
         refuse(not scales, "scale_minibatch setup", "with one batch there is nothing to scale")

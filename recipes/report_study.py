@@ -42,7 +42,7 @@ the numbers behind every table. The paper is Han & Sung, \
 [arXiv 1710.04423](https://arxiv.org/abs/1710.04423): ten seeds, one environment, time limits terminal.
 
 Intervals are 95 % bootstrap intervals over seeds, resampled within each task (100 000 resamples with a \
-fixed seed), with percentiles expanded for few seeds \
+fixed seed; 4 000 for average normalised scores and for bands in figures), with percentiles expanded for few seeds \
 (Hesterberg, [arXiv 1411.5279](https://arxiv.org/abs/1411.5279)). Another resampling would move their \
 ends by about one per cent of their width. P is the probability that a run of one setup scores above a run \
 of the other. The paper's P is what its means and deviations imply for Gaussian scores.

@@ -66,7 +66,6 @@ def _main(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     caption = f"Return over training. {_BANDS}"
     if one := study.select(protocol, main):
         yield Picture("learning-curves", caption, partial(learning_curves, one.logged))
-    if one:
         for metric in METRICS:
             draw = partial(scores_by_seed, one, study.setups, metric)
             yield Picture(f"{metric}-scores", f"{METRICS[metric].capitalize()} of every run.", draw)

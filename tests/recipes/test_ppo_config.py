@@ -138,6 +138,7 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
         ({"loss": "gipo", "clip_epsilon": 0.2}, r"clip_epsilon=0.2 with loss='gipo'"),
         ({"sigma": 0.5}, r"sigma=0.5 with loss='amber'"),
         ({"learning_rate_schedule": "adaptive"}, r"'adaptive' with loss='amber'"),
+        ({"learning_rate_schedule": "adaptive", "loss": "geppo"}, "range_schedule='linear'"),
         ({"shares": (1.0,) * 8}, r"shares=.* with minibatches='uniform'"),
         ({"minibatches": "stratified", "shares": (2.0, 1.0)}, r"shares=.* with num_batches=8"),
         ({"setup": "geppo", "shares": (0.0, 1.0, 1.0, 1.0)}, r"shares=.* with num_batches=4"),
