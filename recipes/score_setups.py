@@ -6,7 +6,7 @@
 Prints a table in Markdown: of each setup its relative score on each task, and their mean, the score.
 The relative score is `(x - r) / (p - r)`: `x` is the setup's mean of the average return over training,
 `p` that of PPO as published, and `r` the return of random actions. A setup that lacks runs on a task has
-no score. Needs pandas.
+no score, and one that lacks runs on every task is not shown. Needs pandas.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(
         if ppo is not None:
             known = pd.read_csv(ppo).query("protocol == 'paper' and setup == 'ppo'")
             published = known.groupby("task")["speed_score"].mean()
-        table = relative_scores(runs, published)
+        table = relative_scores(runs, published).dropna(how="all")
     except (RunError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     for words in read.left_out:
