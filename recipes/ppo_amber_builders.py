@@ -78,6 +78,7 @@ def build_replay(
             gamma=config.gamma,
             lmbda=config.gae_lambda,
             standardize=config.normalize_advantage == "batch",
+            every_batch=config.critic_on == "all",
             frames_per_env=config.frames_per_batch // config.num_envs,
             log_prob_keys=actor.log_prob_keys,
         )
@@ -104,7 +105,6 @@ def build_replay(
         config.minibatch_size,
         staleness=staleness,
         advantages=advantages,
-        critic_on_all=config.critic_on == "all",
         sampler=build_sampler(config),
         keys=[*staleness.in_keys, *columns, *(("loc", "scale") if disc else ())],
         age_key="batch_age" if disc else None,

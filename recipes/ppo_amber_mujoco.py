@@ -97,7 +97,11 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     loss = build_loss(config, actor, critic)
     optimizer = build_optimizer(config, loss, actor, critic)
     update = UpdateStep(
-        loss, optimizer, max_grad_norm=config.max_grad_norm, compile=config.compiled
+        loss,
+        optimizer,
+        max_grad_norm=config.max_grad_norm,
+        compile=config.compiled,
+        critic_on_all=config.critic_on == "all",
     )
     scaler = build_scaler(config)
     advantage = build_advantage(config, critic, replay.advantages, scaler)

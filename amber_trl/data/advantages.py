@@ -20,7 +20,7 @@ class RecomputedAdvantages:
 
     AMBER computes them once, when a batch is collected. Passed to a
     :class:`~amber_trl.data.MultiBatchReplayBuffer` as ``advantages=``, this class recomputes them at
-    every ``refresh``, for the batches that are then in use. Called directly, it writes them into a
+    every ``refresh``, for the batches that are then in use or for all. Called directly, it writes them into a
     TensorDict, as TorchRL's ``GAE`` does. There are three estimators:
 
     - ``"gae"``: GAE and its TD(lambda) targets. They estimate how good the *behaviour* policy's
@@ -48,6 +48,8 @@ class RecomputedAdvantages:
         lmbda: lambda, in [0, 1].
         standardize: standardise advantages by each batch's mean and standard deviation, as
             ``GAE(average_gae=True)`` does when a batch is collected.
+        every_batch: whether ``refresh`` recomputes them for every stored batch, not only for those in
+            use. ``UpdateStep(critic_on_all=True)`` needs it.
         frames_per_env: consecutive frames of one environment in a batch. Defaults to all.
         reward_scale: divisor of the stored rewards. If the critic is to learn scaled rewards, store
             unscaled ones, and assign the current scale before each ``refresh``.
@@ -86,6 +88,7 @@ class RecomputedAdvantages:
         gamma: float,
         lmbda: float,
         standardize: bool = False,
+        every_batch: bool = False,
         frames_per_env: int | None = None,
         reward_scale: float = 1.0,
         log_prob_keys: Sequence[NestedKey] = ("action_log_prob",),
@@ -98,6 +101,7 @@ class RecomputedAdvantages:
         self.gamma = check_number("gamma", gamma, low=0, high=1)
         self.lmbda = check_number("lmbda", lmbda, low=0, high=1)
         self.standardize = standardize
+        self.every_batch = every_batch
         self.reward_scale = check_number("reward_scale", reward_scale, above=0)
         self.frames_per_env = frames_per_env
         if frames_per_env is not None:

@@ -63,12 +63,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     Keyword Args:
         staleness: the filter that :meth:`refresh` uses. Referenced; not part of the buffer's state.
-        advantages: recomputes advantages and value targets of the batches in use at every
-            :meth:`refresh`; new batches then need none. Also referenced only. By default stored
-            advantages and targets stay unchanged.
-        critic_on_all: whether the value loss uses every stored batch, while the policy loss uses those
-            in use. :meth:`refresh` then recomputes ``advantages`` for all batches, and :meth:`epoch`
-            draws rows for both losses.
+        advantages: recomputes advantages and value targets at every :meth:`refresh`; new batches
+            then need none. Also referenced only. By default stored advantages and targets stay unchanged.
         keys: the keys of a batch to keep. Defaults to all keys of the first batch.
         storage: an empty tensor storage (or a function that makes one) of ``max_size`` ``L * N``.
             Defaults to ``LazyTensorStorage``.
@@ -85,8 +81,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
 
     Raises:
-        TypeError: if an argument is refused or unknown, a number is not an integer, or the buffer of
-            ``critic_on_all`` has a transform or another library's sampler.
+        TypeError: if an argument is refused or unknown, or a number is not an integer.
         ValueError: if a number is out of range or does not divide, the storage has another
             size, or the sampler does not fit.
 
@@ -108,7 +103,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         *,
         staleness: ISStalenessFilter | None = None,
         advantages: RecomputedAdvantages | None = None,
-        critic_on_all: bool = False,
         keys: Sequence[NestedKey] | None = None,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
@@ -128,12 +122,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
         self.staleness = staleness
         self.advantages = check_advantages(advantages, staleness)
-        self.critic_on_all = critic_on_all
-        if critic_on_all and advantages is None:
-            raise ValueError(
-                "critic_on_all=True without advantages=: value targets of batches no longer in use "
-                "would never be recomputed; give the buffer a RecomputedAdvantages"
-            )
         self.keys = None if keys is None else list(keys)
         self.age_key = age_key
         self.check_finite = check_finite
@@ -149,8 +137,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             transform=transform,
             **kwargs,
         )
-        if critic_on_all:
-            self._check_rows("critic_on_all=True")
 
     @property
     def num_active(self) -> int:
@@ -266,7 +252,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         shown = {"ledger": ledger} if isinstance(self._sampler, MultiBatchSampler) else {}
         self._sampler.set_active(ledger["slot"][ledger["active"]], **shown)
         if self.advantages is not None:
-            used = ledger["active"] | self.critic_on_all
+            used = ledger["active"] | self.advantages.every_batch
             self._recompute(stored, ledger["slot"][used].tolist())
         self._end_epoch()
         self._needs_refresh = False
@@ -302,53 +288,41 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 called since the last :meth:`extend` or load.
         """
         self._check_refreshed()
-        if self.critic_on_all:
-            raise RuntimeError(
-                "sampling a minibatch from a buffer with critic_on_all=True, where the critic has its "
-                "own minibatches: use epoch(), as UpdateStep.epoch does"
-            )
         return super().sample(batch_size, return_info, include_info)
 
-    def epoch(self) -> Tensor | list[Any]:
+    def epoch(self, *, every_batch: bool = False) -> Tensor:
         """The rows of one fresh epoch at once: those that iterating would sample.
 
         For updates that gather minibatches from ``replay.storage[:]`` themselves
         (:meth:`amber_trl.training.UpdateStep.epoch`).
 
+        Args:
+            every_batch: draw from every stored batch, as if all were in use. A critic can learn from these.
+
         Returns:
-            ``int64`` ``[minibatches, rows]``. With ``critic_on_all`` a list of pairs: the rows for the
-            policy loss, and the rows for the value loss, ``minibatch_size`` times the number of stored
-            batches.
+            ``int64`` ``[minibatches, rows]``.
 
         Raises:
             RuntimeError: as :meth:`sample` does.
-            ValueError: with ``critic_on_all``, if the sampler's number of minibatches depends on the number
-                of batches in use.
+            ValueError: if ``every_batch`` and value targets of batches not in use are not recomputed.
             TypeError: if the sampler is not one of this library's, or the buffer has a transform, which
                 rows alone cannot apply.
         """
         self._check_refreshed()
-        self._check_rows("epoch()", "; iterate over the buffer instead")
-        self._end_epoch()
-        epoch = self._sampler.epoch(self._storage, self._batch_size)
-        if not self.critic_on_all:
-            return epoch
-        of_critic = self._sampler.epoch(self._storage, self._batch_size, every_batch=True)
-        if len(epoch) != len(of_critic):
-            raise ValueError(
-                f"critic_on_all=True with a sampler of {len(epoch)} minibatches of the batches in use "
-                f"and {len(of_critic)} of all: the number must not depend on the batches in use, as with "
-                "scale_minibatch=True"
-            )
-        return list(zip(epoch, of_critic, strict=True))
-
-    def _check_rows(self, who: str, way_out: str = "") -> None:
         if len(self._transform) or not isinstance(self._sampler, MultiBatchSampler):
             raise TypeError(
-                f"{who} with a sampler of type {type(self._sampler).__name__} and "
+                f"epoch() with a sampler of type {type(self._sampler).__name__} and "
                 f"{len(self._transform)} transforms: it needs a MultiBatchSampler, and no transform, "
-                f"which rows alone cannot apply{way_out}"
+                "which rows alone cannot apply; iterate over the buffer instead"
             )
+        recomputed = self.advantages is not None and self.advantages.every_batch
+        if every_batch and self.staleness is not None and not recomputed:
+            raise ValueError(
+                "every_batch=True: value targets of batches not in use would be those of old critics; "
+                "give the buffer RecomputedAdvantages(..., every_batch=True)"
+            )
+        self._end_epoch()
+        return self._sampler.epoch(self._storage, self._batch_size, every_batch=every_batch)
 
     def _check_refreshed(self) -> None:
         if self._needs_refresh and len(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Protocol
@@ -27,7 +27,8 @@ class _Replay(Protocol):
     @property
     def age(self) -> torch.Tensor: ...
 
-    def epoch(self) -> Iterable[Rows]: ...
+    @property
+    def epoch(self) -> Callable[..., Sequence[torch.Tensor]]: ...
 
 
 class UpdateStep:
@@ -61,6 +62,8 @@ class UpdateStep:
         max_grad_norm: the largest Euclidean norm of the whole gradient, positive and finite; ``None``
             (default) does not limit it, as in the AMBER paper.
         compile: whether to compile; :func:`should_compile` decides for a whole run.
+        critic_on_all: whether an epoch gives the loss a second minibatch of every stored batch, for the
+            value loss (``critic_frames`` of :class:`~amber_trl.objectives.AmberPPOLoss`).
 
     Raises:
         TypeError: if ``loss`` is not a ``LossModule``, ``compile`` is not a bool, or it is true
@@ -107,6 +110,7 @@ class UpdateStep:
         *,
         max_grad_norm: float | None = None,
         compile: bool = False,
+        critic_on_all: bool = False,
     ) -> None:
         if not isinstance(compile, bool):
             raise TypeError(
@@ -114,7 +118,12 @@ class UpdateStep:
                 "total_frames=...) returns"
             )
         _validate(loss, optimizer, max_grad_norm)
-        self._loss_inputs = len(signature(loss.forward).parameters)
+        if critic_on_all and len(signature(loss.forward).parameters) < 2:
+            raise TypeError(
+                f"critic_on_all=True with loss of type {type(loss).__name__}, which takes one minibatch: "
+                "give one that also takes the critic's, as AmberPPOLoss does"
+            )
+        self.critic_on_all = critic_on_all
         self._guard = NonFiniteGuard(next(loss.parameters()).device)
         make: type[CompiledStep] | type[_EagerStep] = CompiledStep if compile else _EagerStep
         self._step = make(loss, optimizer, self._guard, max_grad_norm)
@@ -152,15 +161,16 @@ class UpdateStep:
         Args:
             replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or any object whose ``storage[:]``
                 returns the stored frames ``[frames]``, whose ``epoch()`` returns the rows of each minibatch,
-                int64 ``[rows]``, and whose ``age`` is that of each stored batch, int64 ``[batches]``. If
-                ``epoch()`` returns pairs of rows, the loss is called with two minibatches
-                (``critic_frames`` of :class:`~amber_trl.objectives.AmberPPOLoss`).
+                int64 ``[rows]``, and whose ``age`` is that of each stored batch, int64 ``[batches]``. With
+                ``critic_on_all`` it must be a ``MultiBatchReplayBuffer``.
 
         Returns:
             The result of calling the step for each update, with batch size ``[updates]``.
 
         Raises:
-            TypeError: if ``replay`` has no ``epoch()``, or returns pairs although the loss takes one minibatch.
+            TypeError: if ``replay`` has no ``epoch()``.
+            ValueError: with ``critic_on_all``, if the number of minibatches depends on the batches in use, or
+                value targets are not recomputed for every batch.
             NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The error lists
                 the minibatch's rows and the ages of their batches.
         """
@@ -169,12 +179,19 @@ class UpdateStep:
                 f"replay is a {type(replay).__name__}, which has no epoch(): give a "
                 "MultiBatchReplayBuffer, or call the step with each minibatch"
             )
-        if getattr(replay, "critic_on_all", False) and self._loss_inputs < 2:
-            raise TypeError(
-                "critic_on_all=True needs a loss that takes two minibatches, as AmberPPOLoss does"
-            )
         self.raise_if_nonfinite()
-        indices = replay.epoch()
+        indices: Sequence[Rows] = replay.epoch()
+        if self.critic_on_all:
+            of_critic = replay.epoch(every_batch=True)
+            if len(of_critic) != len(indices):
+                raise ValueError(
+                    f"critic_on_all=True with {len(indices)} minibatches of the batches in use and "
+                    f"{len(of_critic)} of all batches: the sampler's number of minibatches must not depend "
+                    "on the batches in use (scale_minibatch=True)"
+                )
+            indices = [
+                (*each(of_policy), rows) for of_policy, rows in zip(indices, of_critic, strict=True)
+            ]
         stored = replay.storage[:]  # a view, not a copy
         metrics = self._step.epoch(stored, indices)
         if (error := self._guard.error()) is not None:

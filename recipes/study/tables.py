@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 
 from amber_trl.envs import TASKS
 from study.read import Selection, Study
-from study.references import (
-    paper_average_normalized_scores,
-    paper_task_scores,
-    reference_returns,
-)
+from study.references import paper_average_normalized_scores, paper_task_scores, reference_returns
 from study.setups import Setup
 from study.statistics import (
     Estimate,

@@ -20,11 +20,7 @@ import torch
 from ppo_amber_config import Config, EffectiveConfig, resolve
 from tensordict import TensorDictBase
 from torchrl.collectors import Collector
-from torchrl.data import (
-    LazyTensorStorage,
-    SamplerWithoutReplacement,
-    TensorDictReplayBuffer,
-)
+from torchrl.data import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
 from torchrl.envs import GymEnv
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE

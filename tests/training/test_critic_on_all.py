@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.envs import RewardScaling
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer, RecomputedAdvantages
@@ -36,8 +33,9 @@ class _Learner:
             N,
             M,
             staleness=staleness,
-            advantages=RecomputedAdvantages(self.critic, "gae-v", gamma=0.9, lmbda=0.9),
-            critic_on_all=True,
+            advantages=RecomputedAdvantages(
+                self.critic, "gae-v", gamma=0.9, lmbda=0.9, every_batch=True
+            ),
             sampler=AdaptiveMinibatchSampler(N, scale_minibatch=scale_minibatch),
             age_key="batch_age",
         )
@@ -53,17 +51,18 @@ class _Learner:
 
     def epoch(self, compile: bool) -> tuple[TensorDict, list[Tensor]]:
         optimizer = torch.optim.Adam(self.loss.parameters(), lr=1e-2)
-        metrics = UpdateStep(self.loss, optimizer, compile=compile).epoch(self.replay)
+        update = UpdateStep(self.loss, optimizer, compile=compile, critic_on_all=True)
+        metrics = update.epoch(self.replay)
         return metrics, [parameter.detach() for parameter in self.loss.parameters()]
 
 
 def test_each_epoch_passes_over_the_batches_in_use_and_over_all() -> None:
     replay = _Learner().replay
-    policy, critic = zip(*replay.epoch(), strict=True)
-    assert [len(rows) for rows in policy] == [2 * M] * (N // M)  # as without critic_on_all
-    assert [len(rows) for rows in critic] == [3 * M] * (N // M)
-    assert sorted(torch.cat(policy).tolist()) == list(range(N, 3 * N))
-    assert sorted(torch.cat(critic).tolist()) == list(range(3 * N))
+    policy, critic = replay.epoch(), replay.epoch(every_batch=True)
+    assert policy.shape == (N // M, 2 * M)
+    assert critic.shape == (N // M, 3 * M)
+    assert sorted(policy.flatten().tolist()) == list(range(N, 3 * N))
+    assert sorted(critic.flatten().tolist()) == list(range(3 * N))
     assert replay.batch_size == 2 * M
 
 
@@ -100,22 +99,16 @@ def test_compiled_agrees_with_eager() -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(ValueError, match="advantages"):
-        MultiBatchReplayBuffer(2, 8, 4, critic_on_all=True)
-    replay = _Learner().replay
-    parts: Any = {"staleness": replay.staleness, "advantages": replay.advantages}
-    with pytest.raises(TypeError, match=r"critic_on_all=True with .* 1 transforms"):
-        MultiBatchReplayBuffer(
-            2, 8, 4, critic_on_all=True, transform=RewardScaling(0.0, 2.0), **parts
-        )
-    frames = replay[:]
-    with pytest.raises(ValueError, match="mask"):
-        _Learner().loss(frames, frames.copy().set(("collector", "mask"), frames["next", "done"]))
-    with pytest.raises(RuntimeError, match="critic_on_all"):
-        _Learner().replay.sample()
-    with pytest.raises(ValueError, match="scale_minibatch"):
-        _Learner(scale_minibatch=False).replay.epoch()
     learner = _Learner()
+    frames = learner.replay[:]
+    with pytest.raises(ValueError, match="mask"):
+        learner.loss(frames, frames.copy().set(("collector", "mask"), frames["next", "done"]))
+    with pytest.raises(ValueError, match="scale_minibatch"):
+        _Learner(scale_minibatch=False).epoch(compile=False)
+    assert learner.replay.advantages is not None
+    learner.replay.advantages.every_batch = False
+    with pytest.raises(ValueError, match=r"every_batch=True: value targets"):
+        learner.epoch(compile=False)
     learner.loss = ClipPPOLoss(learner.loss.actor_network, learner.critic, functional=False)
-    with pytest.raises(TypeError, match="critic_on_all"):
+    with pytest.raises(TypeError, match="critic_on_all=True with loss of type ClipPPOLoss"):
         learner.epoch(compile=False)
