@@ -180,18 +180,17 @@ class UpdateStep:
                 "MultiBatchReplayBuffer, or call the step with each minibatch"
             )
         self.raise_if_nonfinite()
-        indices: Sequence[Rows] = replay.epoch()
+        of_actor = replay.epoch()
+        indices: Sequence[Rows] = of_actor
         if self.critic_on_all:
             of_critic = replay.epoch(every_batch=True)
-            if len(of_critic) != len(indices):
+            if len(of_critic) != len(of_actor):
                 raise ValueError(
-                    f"critic_on_all=True with {len(indices)} minibatches of the batches in use and "
+                    f"critic_on_all=True with {len(of_actor)} minibatches of the batches in use and "
                     f"{len(of_critic)} of all batches: the sampler's number of minibatches must not depend "
                     "on the batches in use (scale_minibatch=True)"
                 )
-            indices = [
-                (*each(of_policy), rows) for of_policy, rows in zip(indices, of_critic, strict=True)
-            ]
+            indices = list(zip(of_actor, of_critic, strict=True))
         stored = replay.storage[:]  # a view, not a copy
         metrics = self._step.epoch(stored, indices)
         if (error := self._guard.error()) is not None:
