@@ -77,8 +77,8 @@ def of_the_paper(study: Study) -> Iterator[str]:
     if any(row["made"] for row in rows):
         yield "## The paper's figures and tables"
         yield (
-            "How many of the runs that repeat them have been made. Figure 1 and Tables 1 and 2 show no "
-            "results."
+            "How many of the runs that repeat them have been made: only those that the plan asks for are "
+            "counted. Figure 1 and Tables 1 and 2 show no results."
         )
         yield markdown(pd.DataFrame(rows), _keys("paper", "question", "setups", "runs"))
 
@@ -153,12 +153,14 @@ def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
     yield "### Batches in use"
     yield (
         "The number of batches in use (mean over training and seeds), the share of iterations with "
-        "more than one, and the last frame at which any seed used more than one. After that frame a "
-        "setup learns from the newest batch alone, as PPO with its clip range would."
+        "more than one in the first third of the training and in the rest, and the last frame at which "
+        "any seed used more than one. After that frame a setup learns from the newest batch alone, as PPO "
+        "with its clip range would."
     )
     columns = {
         "batches": lambda cell: f"{cell['active_batches']:.2f}",
-        "share": lambda cell: f"{100 * cell['share']:.0f} %",
+        "first third": lambda cell: f"{100 * cell['first_third']:.0f} %",
+        "rest": lambda cell: f"{100 * cell['rest']:.0f} %",
         "last frame": lambda cell: f"{cell['last_frame']:,}",
     }
     yield markdown(table, _keys("task", "setup") | columns)

@@ -106,25 +106,28 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
 
     Returns:
         A row per task and setup with ``seeds`` (their number), the mean of ``active_batches`` over
-        training and seeds, the ``share`` of iterations with several batches in use, and the
-        ``last_frame`` of the last such iteration in any seed (0 if there is none).
+        training and seeds, the share of iterations with several batches in use in the ``first_third`` of
+        the frames and in the ``rest``, and the ``last_frame`` of the last such iteration in any seed (0
+        if there is none).
     """
     rows = []
     for row, logged in zip(study.runs.to_dict("records"), study.logged, strict=True):
         drops = logged.config.get("drop_factor") is not None
         if row["protocol"] == protocol and drops and "active_batches" in logged.iterations:
             active, frames = logged.iterations["active_batches"], logged.iterations["frames"]
-            last = int(frames[active > 1].max(initial=0))
-            cell = {name: row[name] for name in ("task", "setup", "seed")}
-            rows.append((*cell.values(), active.mean(), (active > 1).mean(), last))
-    columns = ["task", "setup", "seed", "active_batches", "share", "last_frame"]
+            several, early = active > 1, 3 * frames <= logged.config["total_frames"]
+            shares = several[early].mean(), several[~early].mean()
+            names = (row[name] for name in ("task", "setup", "seed"))
+            rows.append((*names, active.mean(), *shares, int(frames[several].max(initial=0))))
+    columns = ["task", "setup", "seed", "active_batches", "first_third", "rest", "last_frame"]
     return (
         pd.DataFrame(rows, columns=columns)
         .groupby(["task", "setup"], as_index=False)
         .agg(
             seeds=("seed", "size"),
             active_batches=("active_batches", "mean"),
-            share=("share", "mean"),
+            first_third=("first_third", "mean"),
+            rest=("rest", "mean"),
             last_frame=("last_frame", "max"),
         )
     )

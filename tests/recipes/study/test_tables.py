@@ -110,7 +110,8 @@ def test_how_much_was_used_of_older_batches(study: Study) -> None:
     # One batch in the first of ten iterations, two in the second, three in the others.
     assert row["seeds"] == 3
     assert row["active_batches"] == pytest.approx((1 + 2 + 8 * 3) / 10)
-    assert row["share"] == pytest.approx(0.9)
+    assert row["first_third"] == pytest.approx(2 / 3)  # of three iterations
+    assert row["rest"] == 1
     assert row["last_frame"] == FRAMES
 
 
