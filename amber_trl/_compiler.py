@@ -98,9 +98,6 @@ def shielded_children() -> Iterator[None]:
     A terminal or a scheduler sends them to the whole process group, and compilation fails if its
     compiler dies. This process receives them when the context ends.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from command_line import check_staleness, initialize, metric_of, open_directory, run_recipe
+from command_line import (
+    check_staleness,
+    initialize,
+    metric_of,
+    open_directory,
+    run_recipe,
+    seed_everything,
+)
 from ranges import Range
 from run_options import RunOptions, check_options
 from tensordict.nn import TensorDictModuleBase
@@ -82,7 +89,7 @@ def open_run(config: Config) -> tuple[Any, ...]:
     total = config.total_frames or (2560 if config.smoke else 300_000)
     total = -(-total // size) * size  # the last batch is whole
     torch.set_num_threads(1)
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)
     env = make_env(
         config.env_id, 8, seed=config.seed, wrappers=config.wrappers, **config.env_kwargs
     )

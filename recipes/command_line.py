@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 import gymnasium
+import numpy as np
 import torch
 import tyro
 from run_options import RunOptions
@@ -113,8 +115,6 @@ def open_directory(
         raise ValueError(
             f"{config.run_dir} is a run of setup={setup!r}: resume it with its own recipe"
         )
-    if not (resume or config.init_from is None or config.init_from.exists()):
-        raise FileNotFoundError(f"init_from={str(config.init_from)!r}: there is no such run")
     directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resume, **options)
     if config.extend is not None:
         saved = read_config(config.run_dir)
@@ -125,6 +125,13 @@ def open_directory(
     elif config.resume is None:
         directory.write_config({**(also or {}), **asdict(config)})
     return directory
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds torch, and the global generators from which an environment may draw."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 def initialize(config: Any, parts: Mapping[str, Any]) -> None:

@@ -26,13 +26,11 @@ if __name__ == "__main__":
     begin()  # before the imports that take seconds
 
 import ctypes
-import random
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from command_line import open_directory, run_recipe
+from command_line import initialize, open_directory, run_recipe, seed_everything
 from ppo_amber_builders import (
     adapt,
     build_advantage,
@@ -70,9 +68,7 @@ def open_run(config: EffectiveConfig) -> tuple[EffectiveConfig, EnvBase, RunDire
     """Everything that can fail before training: environment, compiler and run directory."""
     return_large_blocks()
     torch.set_num_threads(config.num_threads)
-    random.seed(config.seed)
-    np.random.seed(config.seed)  # noqa: NPY002  (for environments that draw from it)
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)
     env = build_env(config)
     check_parts(config, env)
     new = config.resume is None and config.extend is None
@@ -106,19 +102,19 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     scaler = build_scaler(config)
     advantage = build_advantage(config, critic, replay.advantages, scaler)
     schedule = build_schedule(config, optimizer, loss, replay, extends=directory.resumed)
-    collector = build_collector(config, env, actor)
     policy = Policy(
         config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler, config.actor
     )
     parts: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     parts |= {"replay": replay, "policy": policy}
+    initialize(config, parts)
+    collector = build_collector(config, env, actor)
     with TrainingRun(
         directory,
         collector,
         parts,
         num_batches=config.num_batches,
         checkpoint_interval=config.checkpoint_interval,
-        init_from=config.init_from,
         eval_interval=config.eval_interval,
         evaluate=lambda: play(policy, config.eval_episodes, seed=2**31 + config.seed).mean,
         progress=config.progress,

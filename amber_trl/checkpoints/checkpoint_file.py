@@ -68,23 +68,28 @@ def serialize(states: Mapping[str, Any]) -> io.BytesIO:
 
 
 def write_checkpoint(path: Path, content: io.BytesIO, **header: Any) -> Header:
-    """Writes a checkpoint to ``path``, whole or not at all; replaces an existing one."""
+    """Writes a checkpoint to ``path``; replaces an existing one."""
     with content.getbuffer() as buffer:
         complete = Header(format=FORMAT, **header, sha256=hashlib.sha256(buffer).hexdigest())
         line = json.dumps(asdict(complete), allow_nan=False).encode() + b"\n"
-        part = path.with_name(path.name + PART)
-        try:
-            with part.open("wb") as file:
-                file.write(line + _digest_line(line))
-                file.write(buffer)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    sync(path.parent)
+        write_whole(path, line + _digest_line(line), buffer)
     return complete
+
+
+def write_whole(path: Path, *contents: bytes | memoryview) -> None:
+    """Writes a temporary file and renames it: a kill or a full disk leaves the old file or the new."""
+    part = path.with_name(path.name + PART)
+    try:
+        with part.open("wb") as file:
+            for content in contents:
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
 def sync(directory: Path) -> None:

@@ -83,16 +83,9 @@ def make_storage(storage: Storage | Callable[[], Storage] | None, rows: int) -> 
     return made
 
 
-def make_sampler(
-    sampler: Sampler | Callable[[], Sampler], frames_per_batch: int, *, filtered: bool
-) -> Sampler:
-    """The sampler given, or that a function makes; it must fit the buffer and its filter."""
+def make_sampler(sampler: Sampler | Callable[[], Sampler], frames_per_batch: int) -> Sampler:
+    """The sampler given, or that a function makes; it must be of the buffer's batches."""
     made = sampler if isinstance(sampler, Sampler) else sampler()
-    if filtered and not callable(getattr(made, "set_active", None)):
-        raise ValueError(
-            f"sampler of type {type(made).__name__} has no set_active, so it cannot leave out the batches that "
-            "staleness= drops: use AdaptiveMinibatchSampler, or no staleness"
-        )
     frames = getattr(made, "frames_per_batch", frames_per_batch)
     if frames != frames_per_batch:
         raise ValueError(

@@ -208,6 +208,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     def _with_own_columns(self, frames: TensorDictBase) -> TensorDictBase:
         """A new batch with the columns that this buffer writes allocated."""
+        frames = TensorDict(dict(frames.items()), frames.shape, device=frames.device)  # not locked
         if self.age_key is not None:
             age = torch.zeros(len(frames), dtype=torch.int64, device=frames.device)
             frames.set(self.age_key, age)
@@ -249,8 +250,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             self._storage[:].set_(key, stored[key].reshape(-1))
         ledger["slot"] = torch.arange(len(age), device=ledger["age"].device)
         ledger = ledger[ledger["age"].argsort()]
-        shown = {"ledger": ledger} if isinstance(self._sampler, MultiBatchSampler) else {}
-        self._sampler.set_active(ledger["slot"][ledger["active"]], **shown)
+        self._sampler.set_active(ledger["slot"][ledger["active"]], ledger)
         if self.advantages is not None:
             used = ledger["active"] | self.advantages.every_batch
             self._recompute(stored, ledger["slot"][used].tolist())
@@ -447,4 +447,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return super().insert_transform(index, transform, invert=invert)
 
     def _make_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
-        return make_sampler(sampler, self.frames_per_batch, filtered=self.staleness is not None)
+        made = make_sampler(sampler, self.frames_per_batch)
+        if self.staleness is not None and not isinstance(made, MultiBatchSampler):
+            raise ValueError(
+                f"sampler of type {type(made).__name__} is not a MultiBatchSampler, so it cannot leave out "
+                "the batches that staleness= drops: use AdaptiveMinibatchSampler, or no staleness"
+            )
+        return made

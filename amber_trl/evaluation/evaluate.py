@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from amber_trl._provenance import package_versions
+from amber_trl.checkpoints.checkpoint_file import write_whole
 from amber_trl.evaluation.playing import MAX_FRAMES, play
 from amber_trl.evaluation.video import record_episode
-from amber_trl.runs._files import write_whole
 from amber_trl.runs.policies import Which, find_policy, load_policy
 
 

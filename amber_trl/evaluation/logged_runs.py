@@ -136,18 +136,19 @@ def read_run(path: str | os.PathLike[str] | zipfile.Path) -> LoggedRun:
     path = path if isinstance(path, zipfile.Path) else Path(path)
     try:
         config = dict(json.loads((path / "config.json").read_text()))
-        episodes, iterations = (_read_table(path / f"{n}.csv") for n in ("episodes", "iterations"))
-        for names, found in (({"frame", "return"}, episodes), ({"frames"}, iterations)):
-            if missing := names - set(found):
-                raise ValueError(f"there is no {sorted(missing)}")
+        episodes = _read_table(path / "episodes.csv", "frame", "return")
+        iterations = _read_table(path / "iterations.csv", "frames")
     except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as a run directory: {error}") from error
     return LoggedRun(path, config, episodes, iterations)
 
 
-def _read_table(file: RunPath) -> dict[str, NDArray[np.float64]]:
+def _read_table(file: RunPath, *needed: str) -> dict[str, NDArray[np.float64]]:
     whole, _, _ = file.read_text().rpartition("\n")
-    header, *rows = csv.reader(whole.splitlines())
+    # The first iteration writes the headers.
+    header, *rows = [*csv.reader(whole.splitlines())] or [list(needed)]
+    if missing := set(needed) - set(header):
+        raise ValueError(f"{file.name} has no {sorted(missing)}")
     cells = [[float(cell or "nan") for cell in row] for row in rows]
     columns = np.array(cells, dtype=np.float64).reshape(len(rows), len(header)).T
     return dict(zip(header, columns, strict=True))

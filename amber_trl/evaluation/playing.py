@@ -105,7 +105,8 @@ def play(
         >>> play(policy, episodes=2) == play(policy, episodes=2)
         True
     """
-    policy = replace(policy, actor=deepcopy(policy.actor).cpu())  # whatever device it is trained on
+    # Whatever device it is trained on, and without dropout.
+    policy = replace(policy, actor=deepcopy(policy.actor).cpu().eval())
     check_integer("episodes", episodes)
     check_integer("max_frames", max_frames)
     kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM

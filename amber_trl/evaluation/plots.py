@@ -49,7 +49,8 @@ def plot_runs(paths: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
             _LOG.warning("left out, because it has not finished an iteration: %s", run.path)
     if not begun:
         raise ValueError(f"no run in {[str(path) for path in paths]} has finished an iteration")
-    totals = [(run, run.config.get("total_frames") or 0) for run in begun]
-    if short := [f"{run.path} ({run.frames} of {n} frames)" for run, n in totals if run.frames < n]:
+    totals = [(run, float(run.config.get("total_frames") or 0)) for run in begun]  # may be "inf"
+    short = [f"{run.path} ({run.frames} of {n:.0f} frames)" for run, n in totals if run.frames < n]
+    if short:
         _LOG.warning("unfinished, drawn as far as they have come: %s", ", ".join(short))
     return list(_figures.draw(by_setup(begun), Path(out)))

@@ -1,17 +1,10 @@
-"""Two ways to write a file: row by row, and whole or not at all."""
+"""A table that is written row by row."""
 
 import csv
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
-
-
-def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Writes a temporary file and renames it, so that a kill leaves the old file or the new one."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_bytes(content)
-    temporary.replace(path)
 
 
 class Table:
@@ -68,7 +61,3 @@ class Table:
     def sync(self) -> None:
         """Flushes all rows to the disk."""
         os.fsync(self.file.fileno())
-
-    def close(self) -> None:
-        """Closes the file."""
-        self.file.close()

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 from tqdm import tqdm
 
 from amber_trl.runs._episodes import COLUMNS, WINDOW, Episode, EpisodeRecorder
@@ -67,8 +66,7 @@ class TrainingLog:
         """Writes the rows of an iteration that ends at ``frames`` frames."""
         mean_return, mean_length = self.means()
         shown = {} if mean_return is None else {"return": f"{mean_return:.4g}"}
-        row = {"frames": frames, **{name: _number(value) for name, value in values.items()}}
-        row |= _means(metrics)
+        row = {"frames": frames, **values, **_means(metrics)}
         if ledger is not None:
             active = ledger["staleness"][ledger["active"]].tolist()
             row["active_batches"] = len(active)
@@ -122,7 +120,7 @@ class TrainingLog:
 
     def load_state_dict(self, state: Mapping[str, Any], frames: int) -> None:
         """Continues after ``frames`` frames, with the rows up to there."""
-        self._written = state.get("written", frames)
+        self._written = state["written"]
         self._directory.rewind(frames, last_row=self._written)
         self.episodes = [
             Episode(int(frame), float(total), int(length), terminated == "1", truncated == "1")
@@ -133,10 +131,6 @@ class TrainingLog:
         self.bar.refresh()
         self._lapped = self._logged = time.perf_counter()
         self._started = self._lapped - state["seconds"]
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
 
 
 def _means(metrics: Sequence[TensorDictBase]) -> dict[str, Any]:

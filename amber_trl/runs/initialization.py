@@ -15,8 +15,7 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
     """Loads another run's networks, with their statistics and the reward scale.
 
     The networks are everything that the modules in ``parts`` store in submodules; everything else stays
-    unchanged. :class:`TrainingRun` calls this function on entering. To find out whether networks fit
-    before opening a run directory, call it on trial parts.
+    unchanged. Call it before the collector is built, which may copy the actor.
 
     Args:
         run: run directory, or one of its checkpoints.

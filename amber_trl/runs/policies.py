@@ -12,6 +12,7 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 
 from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
+from amber_trl.checkpoints.checkpoint_file import write_whole
 from amber_trl.envs import make_env
 from amber_trl.modules import (
     ObservationNormalizer,
@@ -19,7 +20,6 @@ from amber_trl.modules import (
     categorical_actor,
     gaussian_actor,
 )
-from amber_trl.runs._files import write_whole
 from amber_trl.runs.named_actor import named_actor
 
 Which = Literal["last", "best", "final"]

@@ -12,21 +12,19 @@ from typing import Any, Literal, Self
 
 from amber_trl._provenance import package_versions
 from amber_trl.checkpoints import list_checkpoints
+from amber_trl.checkpoints.checkpoint_file import PART, write_whole
 from amber_trl.runs._episodes import COLUMNS
-from amber_trl.runs._files import Table, write_whole
+from amber_trl.runs._files import Table
 from amber_trl.runs._loggers import LEFT, LoggerName, check_logger, open_logger
 
 TableName = Literal["episodes", "iterations", "timing"]
 
 _TABLES: tuple[TableName, ...] = ("episodes", "iterations", "timing")
+_WHOLE = ("config.json", "versions.json", "policy.pt", "summary.json", "evaluation-*.json")
 _LEFT = (
     *(f"{name}.csv" for name in _TABLES),
-    "config.json",
-    "versions.json",
-    "policy.pt",
-    "summary.json",
+    *(f"{name}{end}" for name in _WHOLE for end in ("", PART)),
     "checkpoints",
-    "evaluation-*.json",
     *LEFT,
 )
 """A run's files, as patterns. Nothing else is ever removed."""

@@ -3,14 +3,13 @@
 import json
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.collectors import BaseCollector
@@ -21,7 +20,6 @@ from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.collectors import CollectionState
 from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
-from amber_trl.runs.initialization import initialize_from
 from amber_trl.runs.interrupts import StopOnInterrupt
 from amber_trl.runs.policies import Policy
 from amber_trl.runs.run_directory import RunDirectory
@@ -68,8 +66,6 @@ class TrainingRun:
         log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops with many
             short iterations. Episodes are always written, and so is the last iteration. Must divide
             ``eval_interval``.
-        init_from: a run, or one of its checkpoints, from whose networks a new training starts, as by
-            :func:`initialize_from`. A resumed training ignores it.
         eval_interval: iterations between evaluations; None for no evaluations.
         evaluate: plays some episodes with the current actor and returns their mean return. It must not
             advance any generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
@@ -130,7 +126,6 @@ class TrainingRun:
         num_batches: int = 1,
         checkpoint_interval: int | None = None,
         log_interval: int = 1,
-        init_from: str | os.PathLike[str] | None = None,
         eval_interval: int | None = None,
         evaluate: Callable[[], float] | None = None,
         progress: bool = True,
@@ -159,7 +154,7 @@ class TrainingRun:
         collector.total_frames = math.inf
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._eval_interval, self._evaluate = eval_interval, evaluate
-        self._init_from, self._progress = init_from, progress
+        self._progress = progress
         own: dict[str, Any] = {"run": self}  # its frames, time and unfinished episodes
         self._collection = None
         if (env := getattr(collector, "env", None)) is not None:  # not in other processes
@@ -188,11 +183,6 @@ class TrainingRun:
             stack.callback(self._log.bar.close)
             if self._directory.resumed:
                 self._restore()
-            elif self._init_from is not None:
-                initialize_from(self._init_from, self._parts)
-                if self._policy is not None:  # for a collector with a copy of the actor
-                    weights = TensorDict.from_module(self._policy.actor)
-                    self._collector.update_policy_weights_(weights)
             self._closing = stack.pop_all()
         return self
 

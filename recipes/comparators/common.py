@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
 import torch
-from command_line import initialize, open_directory
+from command_line import initialize, open_directory, seed_everything
 from ranges import Range
 from run_options import RunOptions, check_options, default_run_dir
 from tensordict import TensorDictBase
@@ -55,9 +53,7 @@ def prepare(config: C, setup: str) -> tuple[C, EnvBase, Policy, ObservationNorma
     """Options, environment, the policy of PPO and AMBER, and its observation statistics."""
     config = settle(config, setup)
     torch.set_num_threads(1)
-    random.seed(config.seed)
-    np.random.seed(config.seed)  # noqa: NPY002  (Stable-Baselines3 draws its minibatches with it)
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)  # Stable-Baselines3 draws its minibatches with NumPy's generator
     options: dict[str, Any] = {"wrappers": config.wrappers, **config.env_kwargs}
     env = make_env(config.env_id, 1, seed=config.seed, **options)
     if isinstance(env.action_spec, Categorical):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from amber_trl.checkpoints.checkpoint_file import write_whole
 from study.grid import Job
 
 _FILES = ("config.json", "episodes.csv", "iterations.csv", "summary.json", "versions.json")
@@ -56,16 +56,13 @@ def is_archived(job: Job, directory: Path) -> bool:
 
 def write_zip(path: Path, files: Mapping[str, bytes]) -> None:
     """Writes a zip whole or not at all; equal files give equal bytes."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        with zipfile.ZipFile(file, "w") as zipped:
-            for name in sorted(files):
-                member = zipfile.ZipInfo(name)  # dated 1980, not now
-                member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-                zipped.writestr(member, files[name], compresslevel=9)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as zipped:
+        for name in sorted(files):
+            member = zipfile.ZipInfo(name)  # dated 1980, not now
+            member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            zipped.writestr(member, files[name], compresslevel=9)
+    write_whole(path, content.getbuffer())
 
 
 def _place(job: Job, directory: Path) -> tuple[Path, str]:

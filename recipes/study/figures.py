@@ -43,7 +43,7 @@ def pictures(study: Study, protocol: str) -> Iterator[Picture]:
     yield from _by_part(study, protocol, main)
     yield from _reuse(study, protocol)
     for better, than in pairs(setups):
-        if not setups[than].scale_minibatch:
+        if setups[than]["scale_minibatch"] is False:
             yield from _minibatch_ratios(study, protocol, better, than)
     for parameter, words in (("clip_epsilon", "clip range"), ("drop_factor", "drop factor")):
         names: list[str] = []
@@ -168,7 +168,7 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
             style: dict[str, Any] = {"color": colors[family], "label": family}
             style |= {"marker": "o", "markersize": 4}
             beside = 0.005 * (place - (len(families) - 1) / 2)  # so that intervals do not overlap
-            x = [getattr(setups[name], parameter) + beside for name in names]
+            x = [setups[name][parameter] + beside for name in names]
             y = ours.loc[list(names)]
             ends = [y["score"] - y["low"], y["high"] - y["score"]]
             panels[f"{words}, here"].errorbar(x, y["score"], ends, capsize=2, **style)

@@ -58,7 +58,7 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
             yield from improvement(pair, setups, better, than, tables)
     runs = study.runs[study.runs["protocol"] == protocol]
     tasks = set(main.tasks) if main else set()
-    clipped = [name for name, setup in setups.items() if setup.clip_epsilon is not None]
+    clipped = [name for name, setup in setups.items() if setup["clip_epsilon"] is not None]
     whole = [name for name in clipped if tasks <= set(runs.loc[runs["setup"] == name, "task"])]
     if main and len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
         yield from average_normalized(all_setups, setups, tables)

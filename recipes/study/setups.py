@@ -33,44 +33,30 @@ WORDS: Mapping[str, Mapping[Any, str]] = {
 }
 """Options that it sets with one word per value."""
 
-_CLIP_EPSILON = {"ppo": 0.3, "mber": 0.4, "amber": 0.4}
-_NUM_BATCHES = {"ppo": 1, "amber": 8}
-_DROP_FACTOR = 0.25
-_LEARNING_RATE = 3e-4
+_LENGTHS = {"ppo": (1,), "mber": (2, 4, 6, 8), "amber": (8,)}
+"""The methods of the paper, and the numbers of batches with which its tables have them."""
 OWN = (
     *("num_batches", "clip_epsilon", "drop_factor", "scale_minibatch", "minibatches"),
     "learning_rate",
 )
-"""Options with their own field in a Setup, in the order of a name."""
+"""What the paper varies: in the name of one of its methods, the first comes first, the others last."""
+_SWEPT = {"num_batches", "clip_epsilon", "drop_factor"}
 _CONTROL = "ppo_clip0.4"
 """PPO with AMBER's clip range, to which AMBER reduces while only the newest batch is in use."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """An algorithm, with the parameters that the study varies.
+    """An algorithm, with the options in which it differs from the main recipe's defaults.
 
     Args:
-        method: ``ppo``, ``mber`` or ``amber``.
-        num_batches: ``L``, number of batches kept.
-        clip_epsilon: clip range at the start of training.
-        drop_factor: staleness above which a batch is not used, at the start; only ``amber`` has one.
-        scale_minibatch: whether minibatches grow with the batches in use.
-        minibatches: ``uniform`` or ``episodic``.
-        learning_rate: step size at the start.
-        others: other options in the name, with their values. Those of ``NUMBERS`` and ``WORDS`` are
-            named if they are not the recipe's defaults, and any option that differs between runs is
-            named. All options of the setups of other recipes are among them.
+        method: the configuration's ``setup``, such as ``ppo``, ``mber`` or ``amber``.
+        changed: those options and their values, in the order of a name. For other recipes, these are the
+            options that differ between runs.
     """
 
     method: str
-    num_batches: int = 1
-    clip_epsilon: float | None = None
-    drop_factor: float | None = None
-    scale_minibatch: bool = True
-    minibatches: str = "uniform"
-    learning_rate: float = _LEARNING_RATE
-    others: tuple[tuple[str, Any], ...] = ()
+    changed: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], differing: Iterable[str] = ()) -> Setup:
@@ -78,10 +64,9 @@ class Setup:
 
         Args:
             config: those contents.
-            differing: options in which the runs to compare differ.
+            differing: options in which the runs to compare differ, named besides ``NUMBERS`` and ``WORDS``.
 
         Raises:
-            KeyError: if a field is missing.
             ValueError: if a run of another recipe has the name of one of the main recipe's setups.
         """
         method, usual = config.get("setup", "unnamed"), defaults(config)
@@ -89,44 +74,48 @@ class Setup:
             raise ValueError(
                 f"setup={method!r} without protocol, so it is of another recipe: rename it"
             )
-        known = method in _CLIP_EPSILON
-        said = [*NUMBERS, *WORDS, *differing] if usual else differing
-        values = {name: config.get(name, usual.get(name)) for name in dict.fromkeys(said)}
-        others = tuple(
-            (name, value)
-            for name, value in values.items()
-            if not (known and name in OWN)
-            and value != usual.get(name)
-            and not (value is None and name in NUMBERS)  # another option decides it
-        )
-        if not known:
-            return cls(method, others=others)
-        own = {name: config[name] for name in OWN}
-        if own["drop_factor"] is not None:
-            own["drop_factor"] = float(own["drop_factor"])
-        return cls(method, **own, others=others)
+        said = [*NUMBERS, *WORDS, *differing] if usual else [*differing]
+        last = OWN[1:] if method in _LENGTHS else ()
+        others = (name for name in said if name not in last)
+        names = ["frames_per_batch", "num_batches", *others, *last]
+        values = {name: config.get(name, usual.get(name)) for name in names if name in said}
+        if values.get("drop_factor") is not None:
+            values["drop_factor"] = float(values["drop_factor"])
+        always = {"num_batches"} if method == "mber" else set()
+        changed = {n: v for n, v in values.items() if v != usual.get(n) or n in always}
+        return cls(method, tuple(changed.items()))
+
+    def __getitem__(self, option: str) -> Any:
+        """The value of an option; None if it is the default of a method that is not the paper's."""
+        usual = _defaults(self.method, "paper", False) if self.method in _LENGTHS else {}
+        return dict(self.changed).get(option, usual.get(option))
+
+    def without(self, *options: str) -> Setup:
+        """The setup with some options at their defaults."""
+        return Setup(self.method, tuple(one for one in self.changed if one[0] not in options))
+
+    @property
+    def options(self) -> set[str]:
+        """Names of the options that are changed."""
+        return {option for option, _ in self.changed}
+
+    @property
+    def others(self) -> set[str]:
+        """Those that the paper does not vary."""
+        return self.options - ({*OWN} if self.method in _LENGTHS else set())
 
     @property
     def name(self) -> str:
         """The method and what differs from its default, such as ``amber_drop0.1``."""
-        said, own = dict(self.others), {}
-        if self.method in _CLIP_EPSILON:
-            usual = {name: getattr(self.default, name) for name in OWN}
-            usual["num_batches"] = _NUM_BATCHES.get(self.method)
-            own = {name: getattr(self, name) for name in OWN}
-            own = {name: v for name, v in own.items() if v is not None and v != usual[name]}
-        order = dict.fromkeys(["frames_per_batch", "num_batches", *said, *own])
-        words = (_word(name, (said | own)[name]) for name in order if name in said | own)
-        return "_".join([self.method, *words])
+        said = ((n, v) for n, v in self.changed if v is not None or n not in NUMBERS)
+        return "_".join([self.method, *(_word(*one) for one in said)])
 
     @property
     def paper_family(self) -> str | None:
         """Its column in the paper's tables of average normalised scores; None if it has none."""
-        plain = Setup(self.method, self.num_batches, self.clip_epsilon, self.drop_factor)
-        lengths = {"ppo": (1,), "mber": (2, 4, 6, 8), "amber": (8,)}
-        if self != plain or self.num_batches not in lengths.get(self.method, ()):
+        if self["num_batches"] not in _LENGTHS.get(self.method, ()) or self.options - _SWEPT:
             return None
-        return f"mber_l{self.num_batches}" if self.method == "mber" else self.method
+        return f"mber_l{self['num_batches']}" if self.method == "mber" else self.method
 
     @property
     def paper_name(self) -> str | None:
@@ -136,20 +125,20 @@ class Setup:
     @property
     def default(self) -> Setup:
         """The setup of this method and number of batches with everything else at its default."""
-        drop_factor = _DROP_FACTOR if self.method == "amber" else None
-        return Setup(self.method, self.num_batches, _CLIP_EPSILON.get(self.method), drop_factor)
+        return self.without(*self.options - {"num_batches"})
 
     @property
     def ablated_from(self) -> Setup | None:
         """The setup that this one is an ablation of, with scaled and uniform minibatches."""
-        whole = replace(self, scale_minibatch=True, minibatches="uniform")
-        return None if whole == self else whole
+        whole = self.without("scale_minibatch", "minibatches")
+        return None if whole == self or self.method not in _LENGTHS else whole
 
     @property
     def rank(self) -> tuple[Any, ...]:
         """Sorts setups as tables show them: ppo, mber by length, amber, then others; defaults first."""
-        place = [*_CLIP_EPSILON, self.method].index(self.method)
-        return place, self.method, self.num_batches, self != self.default, self.name
+        place = [*_LENGTHS, self.method].index(self.method)
+        count = self["num_batches"] if self.method in _LENGTHS else 1
+        return place, self.method, count, self != self.default, self.name
 
 
 _HINTS = get_type_hints(Config)
@@ -202,8 +191,8 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
         if (whole := setup.ablated_from) is not None:
             found.append((whole.name, name))
         if setup.others:
-            found.append((name, replace(setup, others=()).name))
-        if setup.learning_rate != setup.default.learning_rate:
+            found.append((name, setup.without(*setup.others).name))
+        if "learning_rate" in setup.options - setup.others:
             if setup.method == "amber":
                 found.append((name, name.replace("amber", "ppo", 1)))
             found.append((name, setup.default.name))
@@ -218,11 +207,9 @@ def swept(
     They are keyed by their family's name in the paper's tables; families of one are left out.
     """
     families: dict[str, list[str]] = {}
-    for name in sorted(names, key=lambda name: getattr(setups[name], parameter) or 0.0):
-        default = setups[name].default
-        changed: dict[str, Any] = {parameter: getattr(default, parameter)}
+    for name in sorted(names, key=lambda name: setups[name][parameter] or 0.0):
         family = setups[name].paper_family
-        if family and replace(setups[name], **changed) == default:
+        if family and setups[name].without(parameter) == setups[name].default:
             families.setdefault(family, []).append(name)
     return {family: found for family, found in families.items() if len(found) > 1}
 

@@ -226,7 +226,7 @@ def _paper_normalized(setup: Setup, metric: str) -> float:
     rows = table[
         (table["metric"] == metric)
         & (table["setup"] == setup.paper_family)
-        & (table["clip_epsilon"] == setup.clip_epsilon)
-        & (table["drop_factor"].isna() | (table["drop_factor"] == setup.drop_factor))
+        & (table["clip_epsilon"] == setup["clip_epsilon"])
+        & (table["drop_factor"].isna() | (table["drop_factor"] == setup["drop_factor"]))
     ]
     return float(rows["average_normalized_score"].iloc[0]) if len(rows) else np.nan

@@ -48,7 +48,11 @@ def test_a_run_in_progress_is_read_up_to_its_last_whole_row(tmp_path: Path) -> N
     frames, returns = run.learning_curve
     assert frames.tolist() == [4, 8]
     assert returns[1] == 1.5  # the second episode ended after the last whole row
-    assert read_run(write_run(tmp_path / "new")).frames == 0
+    new = write_run(tmp_path / "new")
+    assert read_run(new).frames == 0
+    for name in ("episodes", "iterations"):
+        (new / f"{name}.csv").write_text("")  # killed before its first row
+    assert read_run(new).frames == 0
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from amber_trl.evaluation._figures import (
     learning_curves,
     staleness_by_age,
 )
+from amber_trl.runs import RunDirectory
 from tests.evaluation.test_logged_runs import write_run
 
 
@@ -115,9 +116,10 @@ def test_an_infinite_drop_factor_and_staleness_can_be_drawn(tmp_path: Path) -> N
 def test_plot_draws_the_available_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = "5,1.5,5,1,0\n", "4,1,0.1,\n8,2,0.1,0.2\n"
     for gamma in (0.9, 0.99):
-        length = 8 + (gamma < 0.95)
+        length = "inf" if gamma < 0.95 else 8
         write_run(tmp_path / str(gamma), *rows, setup="amber", gamma=gamma, total_frames=length)
-    write_run(tmp_path / "new", setup="ppo")
+    with RunDirectory(tmp_path / "new") as new:
+        new.write_config({"env_id": "Hopper-v5", "setup": "ppo"})
     files = plot_runs([tmp_path], tmp_path / "figures")
     assert [file.name for file in files] == [
         "learning-curves.png",
@@ -127,7 +129,7 @@ def test_plot_draws_the_available_runs(tmp_path: Path, caplog: pytest.LogCapture
     ]
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in files)
     assert str(tmp_path / "new") in caplog.text
-    assert f"as far as they have come: {tmp_path}/0.9 (8 of 9 frames)\n" in caplog.text
+    assert f"as far as they have come: {tmp_path}/0.9 (8 of inf frames)\n" in caplog.text
     with pytest.raises(ValueError, match="new"):
         plot_runs([tmp_path / "new"], tmp_path / "figures")
 

@@ -39,13 +39,15 @@ def raw(observation_spec: Any, action_spec: Any, *, normalizer: Any, **other: An
     """One that reads raw observations; ``other`` replaces its arguments."""
     made = {"in_key": "observation", "out_keys": ["action"], "return_log_prob": True, **other}
     size = made.pop("size", action_spec.shape[-1])
-    network = nn.Sequential(nn.Linear(3, 2 * size), NormalParamExtractor())
+    first = made.pop("first", nn.Identity())
+    network = nn.Sequential(first, nn.Linear(3, 2 * size), NormalParamExtractor())
     module = TensorDictModule(network, [made.pop("in_key")], ["loc", "scale"])
     return ProbabilisticActor(
         module, ["loc", "scale"], distribution_class=IndependentNormal, **made
     )
 
 
+batch_normalized = partial(raw, first=nn.Sequential(nn.BatchNorm1d(3), nn.Dropout()))
 silent = partial(raw, return_log_prob=False)
 misnamed = partial(raw, out_keys=["torque"])
 of_pixels = partial(raw, in_key="pixels")

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from amber_trl.__main__ import main
-from amber_trl.modules import gaussian_actor
+from amber_trl.envs import make_env
+from amber_trl.evaluation import play
+from amber_trl.modules import ObservationNormalizer, gaussian_actor
 from amber_trl.runs import Policy, load_policy
+from amber_trl.runs.named_actor import named_actor
 from tests.recipes.conftest import run_main
 from tests.runs.left import read_rows, read_tables, stopping
 
@@ -69,6 +72,14 @@ def test_it_is_played_where_the_same_function_is_named(
     assert "was passed" in capsys.readouterr().err
     assert main([*evaluate, "--actor", NAMED["actor"]]) == 0
     assert "mean return -" in capsys.readouterr().out
+
+
+def test_an_actor_is_tried_and_played_in_evaluation_mode() -> None:
+    env = make_env("Pendulum-v1", num_envs=1)
+    actor = named_actor(f"{OWN}:batch_normalized", env, ObservationNormalizer(3))
+    assert actor.training
+    policy = Policy("Pendulum-v1", {}, actor)
+    assert play(policy, 1) == play(policy, 1)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_columns_cannot_change(tmp_path: Path) -> None:
 def test_a_run_is_not_overwritten_unless_told(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     _written(tmp_path)
+    (tmp_path / "policy.pt.part").write_text("")  # left by a kill
     with pytest.raises(FileExistsError, match=r"already holds a run.*--overwrite"):
         RunDirectory(tmp_path)
     assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 3

@@ -1,7 +1,5 @@
 """Setups get the names that the study's directories have, from configurations alone."""
 
-from dataclasses import replace
-
 import pytest
 from study.setups import Setup, pairs, swept
 
@@ -66,7 +64,7 @@ def test_pairs_are_the_comparisons_of_interest() -> None:
         from_config("ppo", learning_rate=4e-5),
         from_config("amber", learning_rate=4e-5),
         Setup.from_config({"setup": "a2c", "gamma": 0.9}, ["gamma"]),
-        replace(from_config("amber"), others=(("gamma", 0.9),)),
+        Setup("amber", (("gamma", 0.9),)),
     ]
     assert set(pairs({setup.name: setup for setup in setups})) == {
         ("amber", "ppo"),
