@@ -96,8 +96,7 @@ def test_every_dimension_can_hold_the_frames(function: Callable[..., Tensor], di
 
 @pytest.mark.parametrize("function", [*OF_FRAMES, per_dimension_deviation])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(torch.float16, 4e-3), (torch.bfloat16, 3e-2), (torch.float32, 1e-6)],
+    ("dtype", "tolerance"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2), (torch.float32, 1e-6)]
 )
 def test_every_floating_dtype(
     function: Callable[[Tensor], Tensor], dtype: torch.dtype, tolerance: float

@@ -150,9 +150,7 @@ def test_metadata_state_licence_and_python_versions() -> None:
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     command = re.search(
-        r"^<!-- test-command -->\n```bash\n(.+)\n```\n<!-- /test-command -->$",
-        readme,
-        re.MULTILINE,
+        r"^<!-- test-command -->\n```bash\n(.+)\n```\n<!-- /test-command -->$", readme, re.MULTILINE
     )
     assert command, "README.md lacks the marked one-line test command"
     assert "\n" not in command[1]

@@ -55,9 +55,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_one_is_named_and_the_previous_one_restored(
-    damage: Callable[[bytes], bytes],
-    saved: tuple[Path, Path],
-    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytes], bytes], saved: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     older, newer = saved
     expected = read_component(older, "network")["weight"]

@@ -11,16 +11,7 @@ from torchrl.data import SamplerWithoutReplacement
 
 from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer
 from amber_trl.transforms import Reason
-from tests.data.frames import (
-    M,
-    N,
-    epoch_of,
-    frames_of,
-    make_batch,
-    make_filter,
-    make_replay,
-    seen,
-)
+from tests.data.frames import M, N, epoch_of, frames_of, make_batch, make_filter, make_replay, seen
 
 
 def test_after_a_break_the_next_loop_is_a_whole_epoch() -> None:
@@ -71,9 +62,7 @@ def test_sample_takes_another_size_per_batch_in_use() -> None:
     ],
     ids=["extend", "set_sampler", "load", "empty", "nested loop"],
 )
-def test_a_change_ends_the_running_loop(
-    change: Callable[[MultiBatchReplayBuffer], object],
-) -> None:
+def test_a_change_ends_the_running_loop(change: Callable[[MultiBatchReplayBuffer], object]) -> None:
     replay = make_replay(0, 1, 2)
     loops = 0
     for _ in replay:
@@ -174,11 +163,7 @@ def test_refresh_touches_no_generator() -> None:
 
 def test_report_only_and_no_limit_leave_the_minibatches_as_without_a_filter() -> None:
     epochs = []
-    for staleness in (
-        None,
-        make_filter(0.0, report_only=True),
-        make_filter(float("inf")),
-    ):
+    for staleness in (None, make_filter(0.0, report_only=True), make_filter(float("inf"))):
         torch.manual_seed(1)
         replay = make_replay(staleness=staleness)
         for number in range(4):

@@ -141,13 +141,7 @@ def test_anything_but_a_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"policy\.pt' is damaged"):
         load_policy(file)
     saved = _record().state_dict()
-    for broken in (
-        {},
-        {**saved, "arguments": {}},
-        {**saved, "actor": {}},
-        [1, 2],
-        torch.zeros(3),
-    ):
+    for broken in ({}, {**saved, "arguments": {}}, {**saved, "actor": {}}, [1, 2], torch.zeros(3)):
         torch.save(broken, file)
         with pytest.raises(ValueError, match=r"policy\.pt' does not hold a policy"):
             load_policy(file)

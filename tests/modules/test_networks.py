@@ -14,12 +14,7 @@ from torchrl.envs import ExplorationType, set_exploration_type
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl.envs import make_env
-from amber_trl.modules import (
-    ObservationNormalizer,
-    categorical_actor,
-    gaussian_actor,
-    value_critic,
-)
+from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor, value_critic
 
 BUILDERS: dict[str, Callable[..., Any]] = {
     "gaussian": lambda **arguments: gaussian_actor(3, 2, **arguments),

@@ -10,12 +10,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import Tensor, nn
-from torchrl.modules import (
-    ActorValueOperator,
-    IndependentNormal,
-    ProbabilisticActor,
-    ValueOperator,
-)
+from torchrl.modules import ActorValueOperator, IndependentNormal, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl.objectives import AmberPPOLoss

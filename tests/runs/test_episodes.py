@@ -22,9 +22,7 @@ def _batch(reward: Any, terminated: Any, truncated: Any = None) -> TensorDict:
 def test_two_environments_over_two_batches_by_hand() -> None:
     recorder = EpisodeRecorder()
     first = _batch(
-        [[1, 2, 4, 8], [10, 20, 40, 80]],
-        [[0, 1, 0, 0], [0, 0, 0, 0]],
-        [[0, 0, 0, 0], [0, 0, 1, 0]],
+        [[1, 2, 4, 8], [10, 20, 40, 80]], [[0, 1, 0, 0], [0, 0, 0, 0]], [[0, 0, 0, 0], [0, 0, 1, 0]]
     )
     # env 0 ends at t=1: frame 0 + 1*2 + 0 + 1 = 3; env 1 at t=2: frame 0 + 2*2 + 1 + 1 = 6
     assert recorder.record(first, 0) == [

@@ -32,12 +32,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("works")
 @pytest.mark.parametrize(
     ("choice", "total_frames", "expected"),
-    [
-        ("auto", LONG, True),
-        ("auto", LONG - 1, False),
-        ("on", 1, True),
-        ("off", 10 * LONG, False),
-    ],
+    [("auto", LONG, True), ("auto", LONG - 1, False), ("on", 1, True), ("off", 10 * LONG, False)],
 )
 def test_is_decided_by_choice_and_length(
     choice: Literal["auto", "on", "off"], total_frames: int, expected: bool

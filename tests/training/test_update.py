@@ -35,8 +35,7 @@ def _equal_parameters(first: LossModule, second: LossModule) -> bool:
 
 @pytest.mark.parametrize("functional", [True, False])
 @pytest.mark.parametrize(
-    "optimizer_type",
-    [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop],
+    "optimizer_type", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop]
 )
 def test_is_bit_identical_to_the_stock_loop(
     functional: bool, optimizer_type: Callable[..., torch.optim.Optimizer]

@@ -85,9 +85,7 @@ def test_improvement_by_task_and_over_all(selection: Selection, study: Study) ->
     assert cell(table, task="Swimmer-v5")["paper_difference"] == pytest.approx(102.9 - 68.4)
 
 
-def test_there_is_no_interval_if_all_runs_of_one_are_above_all_of_the_other(
-    tmp_path: Path,
-) -> None:
+def test_there_is_no_interval_if_all_runs_of_one_are_above_all_of_the_other(tmp_path: Path) -> None:
     levels = {("Hopper-v5", "ppo"): [1.0, 2, 3, 4, 5], ("Hopper-v5", "amber"): [6.0, 7, 8, 9, 10]}
     study = read_study([write_study(tmp_path, levels)])
     found = study.select("paper", ["ppo", "amber"])
