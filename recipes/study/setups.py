@@ -191,7 +191,7 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
         if (whole := setup.ablated_from) is not None:
             found.append((whole.name, name))
         if setup.others:
-            found.append((name, setup.without(*setup.others).name))
+            found += [(name, setup.without(*setup.others).name), (name, "ppo")]
         if "learning_rate" in setup.options - setup.others:
             if setup.method == "amber":
                 found.append((name, name.replace("amber", "ppo", 1)))
