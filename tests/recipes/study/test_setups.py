@@ -80,6 +80,7 @@ def test_pairs_are_the_comparisons_of_interest() -> None:
         ("amber_lr4e-5", "ppo_lr4e-5"),
         ("amber_gamma=0.9", "amber"),
         ("amber_gamma=0.9", "ppo"),
+        ("a2c_gamma=0.9", "ppo"),
     }
 
 
