@@ -113,8 +113,10 @@ def open_run(config: Config) -> tuple[Any, ...]:
     )
     loss = A2CLoss(actor, critic, entropy_bonus=False, critic_coeff=1.0, loss_critic_type="l2")
     scaler = RewardScaler(8, gamma=0.99) if config.reward_scaling else None
-    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler)
+    policy = Policy(config.env_id, arguments, actor, config.env_kwargs, config.wrappers)
     parts = {"loss": loss, "replay": replay, "policy": policy}
+    if scaler is not None:
+        parts["reward_scaler"] = scaler
     check_staleness(replay, env)
     initialize(config, parts)
     directory = open_directory(config, {"setup": "a2c"}, logger=config.logger)
@@ -138,7 +140,7 @@ def learn(
     total, size = config.total_frames, config.frames_per_batch
     assert total is not None and size is not None  # noqa: PT018  (set by open_run)
     loss, replay, policy = parts["loss"], parts["replay"], parts["policy"]
-    scaler = policy.reward_scaler
+    scaler = parts.get("reward_scaler")
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
     update = UpdateStep(loss, optimizer)

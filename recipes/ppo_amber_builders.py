@@ -35,7 +35,7 @@ from amber_trl.modules import (
     value_critic,
 )
 from amber_trl.objectives import AmberPPOLoss, DISCLoss, GePPOLoss, GIPOLoss
-from amber_trl.runs import Policy, import_named, named_actor
+from amber_trl.runs import import_named, named_actor
 from amber_trl.training import LinearSchedule
 from amber_trl.transforms import DropFactorController, ISStalenessFilter
 
@@ -173,8 +173,7 @@ def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
             chosen = f"setup={config.setup!r} with loss={config.loss!r}"
             raise ValueError(f"{chosen}: {error}") from error
         check_staleness(build_replay(config, actor, critic), env)
-    policy = Policy(config.env_id, {}, actor, reward_scaler=build_scaler(config))
-    initialize(config, {"loss": loss, "policy": policy})
+    initialize(config, {"loss": loss, "reward_scaler": build_scaler(config)})
 
 
 def build_loss(

@@ -103,10 +103,12 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
     advantage = build_advantage(config, critic, replay.advantages, scaler)
     schedule = build_schedule(config, optimizer, loss, replay, extends=directory.resumed)
     policy = Policy(
-        config.env_id, arguments, actor, config.env_kwargs, config.wrappers, scaler, config.actor
+        config.env_id, arguments, actor, config.env_kwargs, config.wrappers, config.actor
     )
     parts: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     parts |= {"replay": replay, "policy": policy}
+    if scaler is not None:
+        parts["reward_scaler"] = scaler
     initialize(config, parts)
     collector = build_collector(config, env, actor)
     with TrainingRun(

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from amber_trl.checkpoints import CheckpointError, read_component
-from amber_trl.runs.policies import Policy, find_policy
+from amber_trl.checkpoints import CheckpointError
+from amber_trl.checkpoints.checkpoint_file import read_states
+from amber_trl.runs.policies import find_policy
 
 
 def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> None:
@@ -19,7 +20,8 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
 
     Args:
         run: run directory, or one of its checkpoints.
-        parts: the parts of a checkpoint by name, as in :class:`TrainingRun`.
+        parts: the parts of a checkpoint by name, as in :class:`TrainingRun`. The reward scale is that of
+            the :class:`~amber_trl.modules.RewardScaler` under the name ``reward_scaler``.
 
     Raises:
         FileNotFoundError: if the run does not exist or has no checkpoint.
@@ -31,13 +33,14 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
     """
     if not Path(run).exists():
         raise FileNotFoundError(f"init_from={str(run)!r}: there is no such run")
-    path = find_policy(run) if Path(run).is_dir() else Path(run)
-    modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
-    for name, module in modules.items():
-        saved, own = read_component(path, name), module.state_dict()
+    _, states = read_states(find_policy(run) if Path(run).is_dir() else Path(run), "cpu")
+    for name, part in parts.items():
+        if not isinstance(part, nn.Module):
+            continue
+        saved, own = states.get(name, {}), part.state_dict()
         # A name without a dot is an option, such as a loss's clip_epsilon.
         try:
-            module.load_state_dict(
+            part.load_state_dict(
                 {key: value for key, value in own.items() if "." not in key}
                 | {key: value for key, value in saved.items() if "." in key}
             )
@@ -51,21 +54,15 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
                 f"init_from={str(run)!r} has another task, network or recipe: "
                 f"{next(shapes, f'{name} has other parameters')}"
             ) from error
-    if isinstance(policy := parts.get("policy"), Policy):
-        _initialize_scale(run, policy, read_component(path, "policy").get("reward_scaler"))
-
-
-def _initialize_scale(
-    run: str | os.PathLike[str], policy: Policy, saved: Mapping[str, Any] | None
-) -> None:
-    """Loads the reward scale, but not the sums of the other run's unfinished episodes."""
-    scaler = policy.reward_scaler
-    if (scaler is None) != (saved is None):
-        theirs, ours = (" not" * (part is None) for part in (saved, scaler))
+    scaler, scale = parts.get("reward_scaler"), states.get("reward_scaler")
+    if (scaler is None) != (scale is None):
+        theirs, ours = (" not" * (part is None) for part in (scale, scaler))
         raise CheckpointError(
             f"init_from={str(run)!r}: its rewards were{theirs} scaled, and so were the values that "
             f"its critic learnt, but those of this run are{ours}: train with reward_scaling as "
             "that run did"
         )
-    if scaler is not None and saved is not None:
-        scaler.load_state_dict({**saved["state"], "returns": scaler.returns})
+    if (
+        scaler is not None and scale is not None
+    ):  # not the sums of the other run's unfinished episodes
+        scaler.load_state_dict({**scale, "returns": scaler.returns})

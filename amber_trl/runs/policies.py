@@ -14,20 +14,14 @@ from tensordict.nn import TensorDictModuleBase
 from amber_trl.checkpoints import best_checkpoint, list_checkpoints, read_component
 from amber_trl.checkpoints.checkpoint_file import write_whole
 from amber_trl.envs import make_env
-from amber_trl.modules import (
-    ObservationNormalizer,
-    RewardScaler,
-    categorical_actor,
-    gaussian_actor,
-)
+from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
 from amber_trl.runs.named_actor import named_actor
 
 Which = Literal["last", "best", "final"]
 
 _OPTIONS = ("clip", "min_variance", "dtype")  # of a normaliser
-_SCALER_OPTIONS = ("num_envs", "gamma", "min_variance")
-_NOT_SAVED_BEFORE: dict[str, Any] = {"env_kwargs": {}, "wrappers": [], "actor_function": None}
-_NOT_SAVED_BEFORE |= {"normalizer": None, "reward_scaler": None}
+_NOT_SAVED_BEFORE: dict[str, Any] = {"env_kwargs": {}, "wrappers": []}
+_NOT_SAVED_BEFORE |= {"normalizer": None, "actor_function": None}
 """Defaults for entries that files of earlier versions lack."""
 
 
@@ -46,8 +40,6 @@ class Policy:
         env_kwargs: keyword arguments of the environment; plain values.
         wrappers: wrappers of the environment, by name, as in
             :func:`~amber_trl.envs.make_env`.
-        reward_scaler: the scaler of the training rewards; None if they were not scaled. Playing the
-            policy does not use it.
         actor_function: the ``module:function`` that made a custom actor, as in
             :func:`~amber_trl.runs.named_actor`; ``arguments`` are then not used.
 
@@ -68,17 +60,12 @@ class Policy:
     actor: TensorDictModuleBase
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[str] = ()
-    reward_scaler: RewardScaler | None = None
     actor_function: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The environment's and actor's arguments, the weights, and the scaler's state."""
+        """The environment's and actor's arguments, and the weights."""
         modules = [m for m in self.actor.modules() if isinstance(m, ObservationNormalizer)]
         options = [{name: getattr(module, name) for name in _OPTIONS} for module in modules]
-        scaler = None
-        if (own := self.reward_scaler) is not None:
-            scaler = {"options": {n: getattr(own, n) for n in _SCALER_OPTIONS}}
-            scaler["state"] = dict(own.state_dict())
         return {
             "env_id": self.env_id,
             "env_kwargs": dict(self.env_kwargs),
@@ -87,11 +74,10 @@ class Policy:
             "actor_function": self.actor_function,
             "normalizer": options[0] if options else None,
             "actor": dict(self.actor.state_dict()),
-            "reward_scaler": scaler,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the weights, and the scaler's state.
+        """Loads the weights.
 
         Raises:
             ValueError: if they belong to another task or network.
@@ -103,8 +89,6 @@ class Policy:
                     f"policy of {name}={state[name]!r} given where {own[name]!r} is used"
                 )
         self.actor.load_state_dict(state["actor"])
-        if self.reward_scaler is not None:
-            self.reward_scaler.load_state_dict(state["reward_scaler"]["state"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes ``policy.pt``, whole or not at all; :func:`load_policy` reads it on any machine.
@@ -247,10 +231,6 @@ def _other(run_dir: Path) -> str:
 def _build(saved: Mapping[str, Any]) -> Policy:
     env_id, function = saved["env_id"], saved["actor_function"]
     env_kwargs, wrappers = dict(saved["env_kwargs"]), saved["wrappers"]
-    scaler = None
-    if (scaled := saved["reward_scaler"]) is not None:
-        scaler = RewardScaler(**scaled["options"])
-        scaler.load_state_dict(scaled["state"])
     if function is None:
         actor = _actor_of_arguments(saved)
     else:
@@ -259,7 +239,7 @@ def _build(saved: Mapping[str, Any]) -> Policy:
             normalizer = ObservationNormalizer(size, **(saved["normalizer"] or {}))
             actor = named_actor(function, env, normalizer)
         actor.load_state_dict(saved["actor"])
-    return Policy(env_id, saved["arguments"], actor, env_kwargs, wrappers, scaler, function)
+    return Policy(env_id, saved["arguments"], actor, env_kwargs, wrappers, function)
 
 
 def _actor_of_arguments(saved: Mapping[str, Any]) -> TensorDictModuleBase:

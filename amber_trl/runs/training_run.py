@@ -18,6 +18,7 @@ from tqdm import tqdm
 from amber_trl._checks import check_integer
 from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.collectors import CollectionState
+from amber_trl.modules import RewardScaler
 from amber_trl.runs._episodes import WINDOW
 from amber_trl.runs._log import TrainingLog
 from amber_trl.runs.interrupts import StopOnInterrupt
@@ -327,8 +328,9 @@ class TrainingRun:
         self._earlier = [*restored.details["reasons"], *restored.differences]
         if self._collection is None or not self._collection.continues:
             self._log.recorder.drop_unfinished()
-            if self._policy is not None and self._policy.reward_scaler is not None:
-                self._policy.reward_scaler.restart()
+            for part in self._parts.values():
+                if isinstance(part, RewardScaler):
+                    part.restart()
             self._earlier.append("simulators were not restored, so new episodes started")
         for reason in self._earlier:
             _logger.warning("resumed approximately: %s", reason)
