@@ -1,7 +1,7 @@
 """Log-probabilities of stored actions: as a distribution gives them, and as recorded."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
@@ -154,6 +154,11 @@ def _overlap(one: NestedKey, other: NestedKey) -> bool:
     """Whether two keys are equal, or one is an entry of the other."""
     paths = ((key,) if isinstance(key, str) else key for key in (one, other))
     return all(a == b for a, b in zip(*paths, strict=False))
+
+
+def forked_generators(device: torch.device) -> AbstractContextManager[None]:
+    """Restores the generators of the CPU and of ``device`` afterwards; starts CUDA on no other device."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def device_of(actor: nn.Module) -> torch.device | None:

@@ -17,6 +17,7 @@ import tyro
 from run_options import RunOptions
 from torchrl.envs import EnvBase
 
+from amber_trl._actors import forked_generators
 from amber_trl._terminal import say
 from amber_trl.checkpoints import CheckpointError, list_checkpoints
 from amber_trl.data import MultiBatchReplayBuffer
@@ -145,7 +146,7 @@ def check_staleness(replay: MultiBatchReplayBuffer, env: EnvBase) -> None:
     staleness = replay.staleness
     assert staleness is not None
     device = next(staleness.actor.parameters()).device
-    with torch.random.fork_rng(), torch.no_grad():
+    with forked_generators(device), torch.no_grad():
         frames = staleness.actor(env.observation_spec.zero().to(device))
         try:
             staleness.measure(frames, age=torch.zeros(1, dtype=torch.int64))

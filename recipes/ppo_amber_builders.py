@@ -13,10 +13,11 @@ from ppo_amber_config import EffectiveConfig
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import BaseCollector, Collector
-from torchrl.data import Categorical
+from torchrl.data import Categorical, LazyTensorStorage
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import GAE
 
+from amber_trl._actors import forked_generators
 from amber_trl.collectors import GymCollector
 from amber_trl.data import (
     AdaptiveMinibatchSampler,
@@ -105,6 +106,9 @@ def build_replay(
         config.minibatch_size,
         staleness=staleness,
         advantages=advantages,
+        storage=LazyTensorStorage(
+            config.num_batches * config.frames_per_batch, device=config.device
+        ),
         sampler=build_sampler(config),
         keys=[*staleness.in_keys, *columns, *(("loc", "scale") if disc else ())],
         age_key="batch_age" if disc else None,
@@ -165,7 +169,7 @@ def build_sampler(config: EffectiveConfig) -> MultiBatchSampler:
 
 def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
     """Builds the parts once and discards them, so that errors come before a run is created."""
-    with torch.random.fork_rng():
+    with forked_generators(torch.device(config.device)):
         actor, critic, *_ = build_networks(config, env)
         try:
             loss = build_loss(config, actor, critic)

@@ -304,5 +304,5 @@ class GymCollector(BaseCollector):
     def _try_policy(self) -> None:
         """Calls the actor once, as TorchRL's collector does on construction."""
         self._envs.start(1)
-        written = self._actor.call(self._envs.inputs()[0])
+        written = self._actor.call(self._envs.inputs()[0].to(self._actor.device))
         check_action(written[self.env.action_key], self.env)

@@ -228,7 +228,7 @@ class RecomputedAdvantages:
             for chunk in states.split(self.chunk_size):
                 there = chunk.clone(False) if device is None else chunk.to(device)
                 value = self.critic(there).get("state_value").reshape(-1)
-                values.append(value.to(chunk.device or value.device))
+                values.append(value.to(chunk.get(self._observation_keys[0]).device))
         return torch.cat(values)
 
     def check_shape(self, shape: torch.Size) -> None:

@@ -10,7 +10,12 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torchrl.data import SamplerWithoutReplacement, Storage, TensorDictReplayBuffer
+from torchrl.data import (
+    LazyTensorStorage,
+    SamplerWithoutReplacement,
+    Storage,
+    TensorDictReplayBuffer,
+)
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.envs import Transform
 
@@ -384,6 +389,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             )
         with self._loading():
             super().load_state_dict(state_dict)
+        storage = self._storage
+        if type(storage) is LazyTensorStorage and storage.initialized and storage.device != "auto":
+            # TorchRL gives an empty storage the state's tensors, and forgets its own device.
+            storage._storage = storage._storage.to(storage.device)
 
     def loads(self, path: str | Path) -> None:
         """Restore what ``dumps`` wrote, as :meth:`load_state_dict` does for a state."""

@@ -68,7 +68,8 @@ class EpisodeRecorder:
         limited = ("next", "truncated") in batch.keys(True)
         truncated = _per_frame(batch, "truncated") if limited else torch.zeros_like(done)
         ids = batch.get(("collector", "traj_ids"), None)
-        if ids is not None and ((ids.diff(dim=-1) != 0) & ~done.view(ids.shape)[..., :-1]).any():
+        changes = None if ids is None else ids.cpu().diff(dim=-1) != 0
+        if changes is not None and (changes & ~done.view(ids.shape)[..., :-1]).any():
             raise ValueError(
                 "a trajectory changes within the batch where no episode ended, so it joins "
                 "environments along time: collect [environments, time] (cat_results='stack')"

@@ -6,7 +6,7 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torchrl.envs import EnvBase
 
-from amber_trl._actors import evaluation, keys_read
+from amber_trl._actors import evaluation, forked_generators, keys_read
 from amber_trl._checks import import_named
 from amber_trl.modules import ObservationNormalizer
 
@@ -66,7 +66,7 @@ def named_actor(
         raise ValueError(
             f"actor={name!r} reads {unknown}, but the environment gives {[*observed.keys(True, True)]}"
         )
-    with torch.random.fork_rng(), torch.no_grad(), evaluation(actor):
+    with forked_generators(device), torch.no_grad(), evaluation(actor):
         frames = actor(observed)
     needed = (env.action_key, *actor.log_prob_keys)
     if missing := [key for key in needed if frames.get(key, None) is None]:

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value
 from torch.utils._pytree import tree_leaves
 from torchrl.objectives import LossModule
 
+from amber_trl._actors import forked_generators
 from amber_trl._compiler import COMPILER_NEEDS, shielded_children, why_not_compiled
 from amber_trl.training._adam import AdamState, adam_update, check_supported
 from amber_trl.training._guard import NonFiniteGuard, Rows, admit_update, each
@@ -100,7 +101,8 @@ class CompiledStep:
         kind = (minibatches, *(p.requires_grad for p in self._parameters), *keys)
         if kind not in self._graphs:
             rows = torch.arange(_EXAMPLE_STORED, device=data.device) % len(data)
-            with shielded_children(), torch.random.fork_rng(), _kept_buffers(self._loss):
+            generators = forked_generators(self._parameters[0].device)
+            with shielded_children(), generators, _kept_buffers(self._loss):
                 self._graphs[kind] = _Graph(
                     self._loss, self._optimizer, data[rows], keys, self._max_grad_norm, minibatches
                 )
@@ -138,7 +140,7 @@ class _Graph:
         self._keys = keys
         self._device = parameters[0].device
         self._every_row: dict[int, torch.Tensor] = {}
-        self._copies: dict[int, Tensors] = {}
+        self._copies: dict[tuple[object, ...], Tensors] = {}
         step = _build_step(loss, parameters, keys, self.packer, self._adam.decoupled, max_grad_norm)
         self._step = _compile(step)
         self._cuda_graphs: _CudaGraphs | None = None
@@ -172,11 +174,12 @@ class _Graph:
         if rows not in self._every_row:
             self._every_row[rows] = torch.arange(rows, device=self._device)
         if self._cuda_graphs is not None:  # they read the memory that they were captured with
-            if rows not in self._copies:
-                self._copies[rows] = [torch.empty_like(entry) for entry in stored]
-            for copy, entry in zip(self._copies[rows], stored, strict=True):
+            kind = tuple((entry.shape, entry.dtype) for entry in stored)
+            if kind not in self._copies:
+                self._copies[kind] = [torch.empty_like(entry) for entry in stored]
+            for copy, entry in zip(self._copies[kind], stored, strict=True):
                 copy.copy_(entry)
-            stored = self._copies[rows]
+            stored = self._copies[kind]
         return stored, self._every_row[rows]
 
     def updates(self, stored: Tensors, guard: NonFiniteGuard) -> Callable[..., torch.Tensor]:

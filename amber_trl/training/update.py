@@ -169,8 +169,9 @@ class UpdateStep:
 
         Raises:
             TypeError: if ``replay`` has no ``epoch()``.
-            ValueError: with ``critic_on_all``, if the number of minibatches depends on the batches in use, or
-                value targets are not recomputed for every batch.
+            ValueError: if the frames are stored on another device than the loss's; with ``critic_on_all``, if
+                the number of minibatches depends on the batches in use, or value targets are not recomputed
+                for every batch.
             NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The error lists
                 the minibatch's rows and the ages of their batches.
         """
@@ -192,6 +193,13 @@ class UpdateStep:
                 )
             indices = list(zip(of_actor, of_critic, strict=True))
         stored = replay.storage[:]  # a view, not a copy
+        there, here = next(stored.values(True, True)).device, self.nonfinite.device
+        if there.type != here.type:
+            raise ValueError(
+                f"replay stores frames on {there}, and the loss is on {here}: build the buffer with "
+                f"storage=LazyTensorStorage(rows, device={str(here)!r}), or call the step with each "
+                "minibatch, moved"
+            )
         metrics = self._step.epoch(stored, indices)
         if (error := self._guard.error()) is not None:
             raise error.with_ages(replay.age, len(stored))

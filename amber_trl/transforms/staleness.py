@@ -230,6 +230,7 @@ class ISStalenessFilter(Transform):
         chunks = [self._measure_chunk(chunk) for chunk in frames.split(self.chunk_size)]
         log_prob, log_ratio, measured = map(torch.cat, zip(*chunks, strict=True))
         log_ratio = log_ratio.view(batches.shape)
+        age = None if age is None else age.to(log_ratio.device)
         if self.proximal_log_prob_key is not None:
             tensordict.set(
                 self.proximal_log_prob_key, log_prob.view(tensordict.shape), inplace=True

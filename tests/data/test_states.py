@@ -17,6 +17,8 @@ def test_every_state_that_a_buffer_can_be_in_loads() -> None:
         other = make_replay(staleness=replay.staleness)
         other.load_state_dict(replay.state_dict())
         assert_same(other.state_dict(), replay.state_dict())
+        if len(replay):
+            assert other.storage[:].device == replay.storage[:].device == torch.device("cpu")
 
     replay = make_replay(staleness=make_filter())
     for number in range(2 * L):

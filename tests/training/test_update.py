@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +70,13 @@ def test_an_epoch_is_the_loop_over_the_buffer() -> None:
         torch.testing.assert_close(metrics.to_dict(), looped.to_dict(), rtol=0.0, atol=0.0)
     assert metrics.batch_size == torch.Size([4])
     assert _equal_parameters(ours, stock)
+
+
+def test_an_epoch_needs_frames_on_the_device_of_the_loss() -> None:
+    loss, frames = make_loss(), make_minibatch().to("meta")
+    replay = SimpleNamespace(storage=frames, age=torch.zeros(1), epoch=lambda: [torch.arange(4)])
+    with pytest.raises(ValueError, match=r"frames on meta, and the loss is on cpu.*device='cpu'"):
+        UpdateStep(loss, torch.optim.Adam(loss.parameters())).epoch(replay)
 
 
 def test_an_epoch_needs_a_buffer_that_draws_one() -> None:

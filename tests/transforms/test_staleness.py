@@ -71,6 +71,12 @@ def test_one_batch_is_a_ledger_of_one_row(actor: Any) -> None:
         torch.testing.assert_close(torch.cat([row[column] for row in rows]), together[column])
 
 
+def test_ages_may_be_on_another_device_than_frames(actor: Any) -> None:
+    frames = collect(actor, 3, 7).to("meta")
+    ledger = ISStalenessFilter(actor.to("meta")).measure(frames, torch.arange(3))
+    assert {column.device.type for column in ledger.values()} == {"meta"}
+
+
 def test_every_batch_is_judged_on_its_own(actor: Any) -> None:
     frames = collect(actor, 3, 7)
     drift(actor)
