@@ -78,6 +78,11 @@ def log_ratio_of_dimensions(
     normal = dist.base_dist if isinstance(dist, Independent) else dist
     if not isinstance(normal, Normal):
         raise _not_gaussian(type(dist), needed_by)
+    if missing := [key for key in gaussian_keys if frames.get(key, None) is None]:
+        raise KeyError(
+            f"{missing} missing, which {needed_by} reads: keep the actor's mean and deviation in storage "
+            "(keys=), and name them if they have other names (set_keys(loc=..., scale=...))"
+        )
     action = frames.get(action_key)
     loc, scale = (frames.get(key) for key in gaussian_keys)
     for key, value in zip(gaussian_keys, (loc, scale), strict=True):
@@ -87,7 +92,8 @@ def log_ratio_of_dimensions(
                 f"{tuple(action.shape)}: store mean and deviation of each action dimension"
             )
     behaviour = Normal(loc, scale, validate_args=False)
-    return normal.log_prob(action) - behaviour.log_prob(action)
+    log_ratio = normal.log_prob(action) - behaviour.log_prob(action)
+    return log_ratio.reshape(*frames.shape, -1)
 
 
 def check_gaussian(actor: nn.Module, needed_by: str) -> None:

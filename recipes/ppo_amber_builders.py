@@ -99,16 +99,14 @@ def build_replay(
         proximal_log_prob_key="proximal_log_prob" if proximal else None,
     )
     columns = ["advantage", "value_target"] if advantages is None else advantages.in_keys
-    disc = config.loss == "disc"
+    disc, rows = config.loss == "disc", config.num_batches * config.frames_per_batch
     return MultiBatchReplayBuffer(
         config.num_batches,
         config.frames_per_batch,
         config.minibatch_size,
         staleness=staleness,
         advantages=advantages,
-        storage=LazyTensorStorage(
-            config.num_batches * config.frames_per_batch, device=config.device
-        ),
+        storage=LazyTensorStorage(rows, device=config.device),
         sampler=build_sampler(config),
         keys=[*staleness.in_keys, *columns, *(("loc", "scale") if disc else ())],
         age_key="batch_age" if disc else None,

@@ -288,8 +288,8 @@ def _check_combinations(config: EffectiveConfig) -> None:
             open_ended = config.max_drop_factor is None
             refuse(open_ended, f"{name} staleness_metric max_drop_factor", "give the oldest age")
     if config.max_drop_factor is not None:
-        fixed = config.drop_factor is not None
-        refuse(fixed, "max_drop_factor drop_factor", "it bounds what the other two choose")
+        free = config.batches_in_use is None and config.ess_in_use is None
+        refuse(free, "max_drop_factor batches_in_use ess_in_use", "it bounds what these choose")
     if config.clip_epsilon is None and config.drop_factor is None:
         given = config.range_schedule is not None
         refuse(given, "range_schedule loss setup", "there is no clip range and no drop factor")

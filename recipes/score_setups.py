@@ -69,6 +69,8 @@ def main(
             known = pd.read_csv(ppo).query("protocol == 'paper' and setup == 'ppo'")
             published = known.groupby("task")["speed_score"].mean()
         table = relative_scores(runs, published).dropna(how="all")
+        if table.empty:
+            raise ValueError("no setup has all these seeds on any of these tasks: nothing to score")
     except (RunError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     for words in read.left_out:

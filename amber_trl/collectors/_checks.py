@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase, GymEnv, GymWrapper
 
+from amber_trl._actors import keys_read
 from amber_trl._checks import check_integer
 from amber_trl.envs import SyncGymWrapper
 
@@ -57,7 +58,7 @@ def check_policy(policy: object, env: EnvBase) -> None:
             "it in a tensordict.nn.TensorDictModule with in_keys and out_keys"
         )
     (observed,) = env.observation_spec.keys(True, True)
-    if unknown := [key for key in policy.in_keys if key != observed]:
+    if unknown := [key for key in keys_read(policy) if key != observed]:
         raise ValueError(
             f"policy reads {unknown}, but only feed-forward actors of {observed!r} are supported: "
             f"for a recurrent actor or one that needs a transform, {_WAY_OUT}"

@@ -237,8 +237,8 @@ class RecomputedAdvantages:
         if shape.numel() % frames or (len(shape) > 1 and time != frames):
             raise ValueError(
                 f"batch of shape {list(shape)} with frames_per_env={self.frames_per_env}: advantages "
-                f"would run from one environment into the next; give RecomputedAdvantages "
-                f"frames_per_env={time}"
+                "would run from one environment into the next; give RecomputedAdvantages the frames of "
+                f"one environment{f', frames_per_env={time}' if len(shape) > 1 else ''}"
             )
 
     def check_frames(self, tensordict: TensorDictBase) -> None:

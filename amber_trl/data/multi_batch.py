@@ -130,6 +130,18 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self.keys = None if keys is None else list(keys)
         self.age_key = age_key
         self.check_finite = check_finite
+        proximal = None if staleness is None else staleness.proximal_log_prob_key
+        computed = [] if advantages is None else advantages.out_keys
+        self._own_keys = [key for key in (age_key, proximal, *computed) if key is not None]
+        read = [
+            *(staleness.in_keys if staleness else ()),
+            *(advantages.in_keys if advantages else ()),
+        ]
+        if clash := [key for key in self._own_keys if key in read or self._own_keys.count(key) > 1]:
+            raise ValueError(
+                f"{clash} would be overwritten: give age_key= and the filter's proximal_log_prob_key= "
+                "names that no column has"
+            )
         self._epoch_number = 0
         self._needs_refresh = staleness is not None
         storage = make_storage(storage, num_batches * frames_per_batch)
@@ -257,8 +269,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         ledger = ledger[ledger["age"].argsort()]
         self._sampler.set_active(ledger["slot"][ledger["active"]], ledger)
         if self.advantages is not None:
-            used = ledger["active"] | self.advantages.every_batch
-            self._recompute(stored, ledger["slot"][used].tolist())
+            slots, active = ledger["slot"], ledger["active"]
+            chosen = slots if self.advantages.every_batch else slots[active]
+            self._recompute(stored, chosen.tolist())
         self._end_epoch()
         self._needs_refresh = False
         return ledger
@@ -270,7 +283,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         rows = torch.cat([slot * self.frames_per_batch + frame for slot in slots])
         computed = self.advantages.compute(stored, slots).reshape(-1)
         for key in self.advantages.out_keys:
-            self._storage[:].set_at_(key, computed[key], rows)
+            column = computed[key].to(stored[key].dtype)  # networks may have been converted since
+            self._storage[:].set_at_(key, column, rows)
 
     def sample(
         self,
@@ -383,9 +397,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         """
         stored = TensorDict().load_state_dict(state_dict["_storage"]["_storage"], strict=False)
         self._check_saved(state_dict["_writer"], stored)
-        if state_dict["_sampler"].keys() != self._sampler.state_dict().keys():
+        saved, own = state_dict["_sampler"], self._sampler.state_dict()
+        if saved.keys() != own.keys() or saved.get("settings") != own.get("settings"):
             raise ValueError(
                 f"the state belongs to a buffer with another sampler than {type(self._sampler).__name__}"
+                f"{f', {settings}' if (settings := own.get('settings')) else ''}"
             )
         with self._loading():
             super().load_state_dict(state_dict)
@@ -408,6 +424,12 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         # TorchRL would merge other keys into the stored ones, and cast other dtypes.
         if self._storage.initialized and not stored.is_empty():
             check_layout(stored, self._storage[:])
+        missing = [key for key in self._own_keys if stored.get(key, None) is None]
+        if missing and not stored.is_empty():
+            raise KeyError(
+                f"{missing} missing from the state, and this buffer writes them at every batch: load it "
+                "into a buffer built as the saved one was"
+            )
 
     @contextmanager
     def _loading(self) -> Iterator[None]:

@@ -125,8 +125,11 @@ class DISCLoss(AmberPPOLoss):
 
         Returns:
             The weight of the next iteration's penalty.
+
+        Raises:
+            ValueError: if its mean is not finite, as for an empty tensor.
         """
-        measured = float(torch.as_tensor(penalty).mean())
+        measured = check_number("penalty", float(torch.as_tensor(penalty).mean()))
         if self.penalty_coeff > 0:
             if measured > 1.5 * self.penalty_target:
                 self.penalty_coeff.mul_(2).clamp_(max=64)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl._actors import sum_of_heads
+from amber_trl._checks import check_number
 from amber_trl.objectives.ppo import AmberPPOLoss
 
 
@@ -115,8 +116,12 @@ class GePPOLoss(AmberPPOLoss):
 
         Returns:
             The step size of the next iteration.
+
+        Raises:
+            ValueError: if its mean is not finite, as for an empty tensor.
         """
-        moved, most = float(torch.as_tensor(total_variation).mean()), float(self._clip_range[1]) / 2
+        moved = check_number("total_variation", float(torch.as_tensor(total_variation).mean()))
+        most = float(self._clip_range[1]) / 2
         if moved > most:
             group["lr"] /= 1.03
         elif moved < most / 2:

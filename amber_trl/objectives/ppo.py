@@ -151,10 +151,11 @@ class AmberPPOLoss(ClipPPOLoss):
             )
         self._own_metrics: dict[str, Tensor] = {}
         self._critic_frames = critic_frames
-        losses: TensorDictBase = super().forward(self._in_use(tensordict))
-        losses.update(self._own_metrics)
-        # Tensors of this call's graph or trace must not outlive it.
-        self._own_metrics, self._critic_frames = {}, None
+        try:
+            losses: TensorDictBase = super().forward(self._in_use(tensordict))
+            losses.update(self._own_metrics)
+        finally:  # tensors of this call's graph or trace must not outlive it
+            self._own_metrics, self._critic_frames = {}, None
         return losses
 
     def loss_critic(self, tensordict: TensorDictBase) -> tuple[Any, ...]:

@@ -239,6 +239,12 @@ def test_a_sampler_that_cannot_leave_batches_out_is_refused_with_a_filter(sample
         make_replay(staleness=make_filter()).set_sampler(sampler())
 
 
+def test_columns_of_its_own_may_not_overwrite_others() -> None:
+    for key in ("action", "action_log_prob"):
+        with pytest.raises(ValueError, match=f"'{key}'.* would be overwritten"):
+            make_replay(staleness=make_filter(), age_key=key)
+
+
 def test_the_filter_is_not_a_transform_of_minibatches() -> None:
     staleness = make_filter()
     for transform in (staleness, Compose(DoubleToFloat(), Compose(staleness))):

@@ -74,6 +74,13 @@ def test_a_load_that_fails_midway_leaves_nothing_to_sample(
         other.sample()
 
 
+def test_a_state_without_a_column_that_the_buffer_writes_is_refused() -> None:
+    other = make_replay(age_key="age")
+    with pytest.raises(KeyError, match=r"\['age'\] missing from the state"):
+        other.load_state_dict(make_replay(1).state_dict())
+    assert not len(other)
+
+
 def test_a_sampler_refuses_other_states() -> None:
     with pytest.raises(ValueError, match="state of a sampler with None"):
         AdaptiveMinibatchSampler(N).load_state_dict({})

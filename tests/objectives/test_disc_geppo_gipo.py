@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import Tensor
 from torchrl.data import LazyMemmapStorage
-from torchrl.modules import ProbabilisticActor
+from torchrl.modules import IndependentNormal, ProbabilisticActor
 from torchrl.objectives import PPOLoss
 
 from amber_trl._compiler import why_not_compiled
@@ -242,6 +244,51 @@ def test_keys_can_be_renamed() -> None:
         GePPOLoss(*networks())(frames.set("proximal_log_prob", torch.zeros(16, 2)))
 
 
+class _Folded(torch.nn.Module):
+    """A network's two outputs in another shape."""
+
+    def __init__(self, network: torch.nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.network, self.shape = network, shape
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
+        return tuple(value.unflatten(-1, self.shape) for value in self.network(observation))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2), (16, 2)])
+def test_disc_clips_each_dimension_of_actions_of_any_shape(shape: tuple[int, int]) -> None:
+    size = math.prod(shape)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2 * size), NormalParamExtractor())
+    flat, folded = (
+        ProbabilisticActor(
+            TensorDictModule(module, ["observation"], ["loc", "scale"]),
+            ["loc", "scale"],
+            distribution_class=IndependentNormal,
+            distribution_kwargs={"event_dim": event_dim},
+            return_log_prob=True,
+        )
+        for module, event_dim in ((network, 1), (_Folded(network, shape), 2))
+    )
+    frames = with_columns(collect(flat))
+    frames["scale"] = 1.5 * frames["scale"]  # so that each dimension has a ratio of its own
+    others = frames.clone()
+    for key in ("action", "loc", "scale"):
+        others[key] = frames[key].unflatten(-1, shape)
+    found, expected = (
+        DISCLoss(actor, critic_coeff=None)(columns)
+        for actor, columns in ((folded, others), (flat, frames))
+    )
+    torch.testing.assert_close(found.detach().to_dict(), expected.detach().to_dict())
+
+
+def test_a_stored_mean_that_is_missing_is_named_and_nothing_is_left() -> None:
+    loss = DISCLoss(*networks())
+    frames = with_columns(collect(loss.actor_network, 8)).exclude("loc")
+    with pytest.raises(KeyError, match=r"\['loc'\] missing, which DISCLoss reads: keep .*keys="):
+        loss(frames)
+    copy.deepcopy(loss)
+
+
 def test_inapplicable_arguments_are_refused() -> None:
     for loss_type in LOSSES:
         with pytest.raises(TypeError, match="delay_actor"):
@@ -267,6 +314,15 @@ def test_the_penalty_adapts_within_its_bounds_and_is_saved() -> None:
     assert other.adapt_penalty(1e-3) == 64
     assert [loss.adapt_penalty(1e-4) for _ in range(17)][-3:] == [2**-9, 2**-10, 2**-10]
     assert DISCLoss(*networks(), penalty_coeff=0).adapt_penalty(1.0) == 0
+
+
+def test_what_adapts_needs_a_finite_metric() -> None:
+    actor, critic = networks()
+    for given in (TensorDict({"penalty": torch.ones(3)}), torch.tensor([]), math.nan):
+        with pytest.raises(ValueError, match="penalty=nan"):
+            DISCLoss(actor, critic).adapt_penalty(given)
+    with pytest.raises(ValueError, match="total_variation=nan"):
+        GePPOLoss(actor, critic).adapt_learning_rate({"lr": 1e-3}, torch.tensor([]))
 
 
 def test_geppos_step_size_follows_how_far_the_policy_moved() -> None:

@@ -134,7 +134,11 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
             r"batches_in_use=3 with staleness_metric='age' with max_drop_factor=None",
         ),
         ({"setup": "gipo", "range_schedule": "linear"}, r"range_schedule='linear' with loss"),
-        ({"max_drop_factor": 0.5}, r"max_drop_factor=0.5 with drop_factor=0.25"),
+        ({"max_drop_factor": 0.5}, r"max_drop_factor=0.5 with batches_in_use=None"),
+        (
+            {"setup": "mber", "max_drop_factor": 2.0},
+            r"max_drop_factor=2.0 with batches_in_use=None",
+        ),
         ({"loss": "gipo", "clip_epsilon": 0.2}, r"clip_epsilon=0.2 with loss='gipo'"),
         ({"sigma": 0.5}, r"sigma=0.5 with loss='amber'"),
         ({"learning_rate_schedule": "adaptive"}, r"'adaptive' with loss='amber'"),

@@ -98,6 +98,13 @@ def test_compiled_agrees_with_eager() -> None:
     torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_networks_may_be_converted_while_batches_are_stored() -> None:
+    learner = _Learner()
+    learner.loss.double()
+    learner.replay.refresh()
+    assert learner.replay[:]["value_target"].dtype == torch.float32
+
+
 def test_refused() -> None:
     learner = _Learner()
     frames = learner.replay[:]
