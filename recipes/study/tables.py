@@ -115,7 +115,7 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
         drops = logged.config.get("drop_factor") is not None
         if row["protocol"] == protocol and drops and "active_batches" in logged.iterations:
             active, frames = logged.iterations["active_batches"], logged.iterations["frames"]
-            several, early = active > 1, 3 * frames <= logged.config["total_frames"]
+            several, early = pd.Series(active > 1), 3 * frames <= frames.max(initial=0)
             shares = several[early].mean(), several[~early].mean()
             names = (row[name] for name in ("task", "setup", "seed"))
             rows.append((*names, active.mean(), *shares, int(frames[several].max(initial=0))))
