@@ -62,7 +62,6 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
             f"its critic learnt, but those of this run are{ours}: train with reward_scaling as "
             "that run did"
         )
-    if (
-        scaler is not None and scale is not None
-    ):  # not the sums of the other run's unfinished episodes
+    if scaler is not None and scale is not None:
+        # Without the sums of the other run's unfinished episodes.
         scaler.load_state_dict({**scale, "returns": scaler.returns})
