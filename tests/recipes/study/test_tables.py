@@ -91,7 +91,7 @@ def test_there_is_no_interval_if_all_runs_of_one_are_above_all_of_the_other(tmp_
     found = study.select("paper", ["ppo", "amber"])
     assert found is not None
     table = improvement_table(found, dict(study.setups), "amber", "ppo", "final")
-    (row,) = table.to_dict("records")  # and none of all tasks, as there is but one
+    (row,) = table.to_dict("records")  # no row of all tasks, as there is only one
     assert row["probability"] == 1
     assert math.isnan(row["probability_low"])
     assert math.isnan(row["probability_high"])
