@@ -99,7 +99,6 @@ def _dropout(self: Any, x: Tensor) -> Tensor:
 
 
 RECORDED: dict[str, TensorDictModuleBase] = {
-    "gaussian": gaussian(3, 1),
     "noise": acting(_noise, sigma=0.5),
     "writes in place into its own tensors": acting(_in_place),
     "lists, tuples and keywords": acting(_nested),
