@@ -281,6 +281,17 @@ def test_a_wanted_number_of_batches_is_in_use(ppo: ModuleType, tmp_path: Path) -
     assert all(0 < float(row["trust_weight"]) <= 1 for row in rows)
 
 
+@pytest.mark.parametrize(("protocol", "prior"), [("paper", 0.01), ("default", 0.0)])
+def test_the_paper_s_observation_statistics_have_a_prior(
+    ppo: ModuleType, protocol: str, prior: float
+) -> None:
+    config = ppo.resolve(ppo.Config(env_id="Pendulum-v1", protocol=protocol))
+    env = builders.build_env(config)
+    normalizer = builders.build_networks(config, env)[2]
+    env.close()
+    assert normalizer.count.item() == prior
+
+
 def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
     config = ppo.resolve(ppo.Config(env_id="Pendulum-v1"))
     env = builders.build_env(config)
