@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
 from torch import Tensor
-from torchrl.modules import IndependentNormal, ProbabilisticActor
+from torchrl.modules import ProbabilisticActor
 
 from amber_trl.data import MultiBatchReplayBuffer
+from amber_trl.modules import gaussian_actor
 from amber_trl.transforms import DropFactorController, ISStalenessFilter
 
 L, N, M = 3, 8, 2
@@ -44,26 +44,11 @@ def make_batch(number: int, *shape: int, shift: float = 0.0) -> TensorDict:
 
 
 def make_actor() -> ProbabilisticActor:
-    """A Gaussian actor whose mean is 0 at first."""
-    linear = torch.nn.Linear(3, 2)
-    torch.nn.init.zeros_(linear.weight)
-    torch.nn.init.zeros_(linear.bias)
-    return ProbabilisticActor(
-        TensorDictModule(_UnitScale(linear), ["observation"], ["loc", "scale"]),
-        in_keys=["loc", "scale"],
-        distribution_class=IndependentNormal,
-        return_log_prob=True,
-    )
-
-
-class _UnitScale(torch.nn.Module):
-    def __init__(self, mean: torch.nn.Module) -> None:
-        super().__init__()
-        self.mean = mean
-
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        loc = self.mean(observation)
-        return loc, torch.ones_like(loc)
+    """A Gaussian actor of mean 0 and deviation 1 at first."""
+    actor = gaussian_actor(3, 2, hidden_sizes=())
+    for parameter in actor.parameters():
+        torch.nn.init.zeros_(parameter)
+    return actor
 
 
 def make_filter(

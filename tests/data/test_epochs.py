@@ -25,12 +25,6 @@ def test_after_a_break_the_next_loop_is_a_whole_epoch() -> None:
         assert seen(epoch) == frames_of(0, 1, 2)
 
 
-def test_after_a_single_sample_a_loop_is_a_whole_epoch() -> None:
-    replay = make_replay(0, 1, 2)
-    replay.sample()
-    assert seen(epoch_of(replay)) == frames_of(0, 1, 2)
-
-
 def test_sample_walks_through_the_epochs() -> None:
     replay = make_replay(0, 1)
     for _ in range(3):
@@ -55,32 +49,22 @@ def test_sample_takes_another_size_per_batch_in_use() -> None:
     "change",
     [
         lambda replay: replay.extend(make_batch(3)),
+        lambda replay: replay.refresh(),
         lambda replay: replay.set_sampler(AdaptiveMinibatchSampler(N)),
         lambda replay: replay.load_state_dict(replay.state_dict()),
         lambda replay: replay.empty(),
         lambda replay: epoch_of(replay),
     ],
-    ids=["extend", "set_sampler", "load", "empty", "nested loop"],
+    ids=["extend", "refresh", "set_sampler", "load", "empty", "nested loop"],
 )
-def test_a_change_ends_the_running_loop(change: Callable[[MultiBatchReplayBuffer], object]) -> None:
-    replay = make_replay(0, 1, 2)
-    loops = 0
-    for _ in replay:
-        change(replay)
-        loops += 1
-    assert loops == 1
-
-
-@pytest.mark.parametrize("refresh", [False, True])
-def test_extend_and_refresh_end_the_running_loop_without_an_error(refresh: bool) -> None:
-    replay = make_replay(0, 1, staleness=make_filter())
+def test_a_change_ends_the_running_loop_without_an_error(
+    change: Callable[[MultiBatchReplayBuffer], object],
+) -> None:
+    replay = make_replay(0, 1, 2, staleness=make_filter())
     replay.refresh()
     loops = 0
     for _ in replay:
-        if refresh:
-            replay.refresh()
-        else:
-            replay.extend(make_batch(2))
+        change(replay)
         loops += 1
     assert loops == 1
 
@@ -152,28 +136,6 @@ def test_refresh_leaves_stale_batches_out_and_they_come_back_by_measurement_only
     assert seen(epoch_of(replay)) == frames_of(3)
 
 
-def test_refresh_touches_no_generator() -> None:
-    generator = torch.Generator().manual_seed(1)
-    replay = make_replay(0, 1, staleness=make_filter(), generator=generator)
-    before, outside = generator.get_state(), torch.get_rng_state()
-    replay.refresh()
-    assert torch.equal(generator.get_state(), before)
-    assert torch.equal(torch.get_rng_state(), outside)
-
-
-def test_report_only_and_no_limit_leave_the_minibatches_as_without_a_filter() -> None:
-    epochs = []
-    for staleness in (None, make_filter(0.0, report_only=True), make_filter(float("inf"))):
-        torch.manual_seed(1)
-        replay = make_replay(staleness=staleness)
-        for number in range(4):
-            replay.extend(make_batch(number, shift=float(number)))
-        if staleness is not None:
-            replay.refresh()
-        epochs.append([epoch_of(replay), epoch_of(replay)])
-    assert epochs[0] == epochs[1] == epochs[2]
-
-
 def test_ablation_without_scaling_keeps_minibatches_small() -> None:
     replay = make_replay(0, 1, 2, sampler=AdaptiveMinibatchSampler(N, scale_minibatch=False))
     assert replay.batch_size == M
@@ -196,16 +158,12 @@ def test_epoch_returns_the_rows_that_iterating_would_sample() -> None:
         assert torch.equal(torch.stack(list(replay.epoch())), sampled)
 
 
-def test_epoch_needs_a_refresh_and_a_sampler_of_batches() -> None:
-    replay = MultiBatchReplayBuffer(2, 8, 2, sampler=SamplerWithoutReplacement())
-    replay.extend(TensorDict({"row": torch.arange(8)}, [8]))
-    with pytest.raises(TypeError, match="SamplerWithoutReplacement"):
-        replay.epoch()
+def test_rows_at_once_need_a_batch_a_refresh_a_sampler_of_batches_and_no_transform() -> None:
     with pytest.raises(RuntimeError, match="empty"):
-        MultiBatchReplayBuffer(2, 8, 2).epoch()
-
-
-def test_rows_at_once_are_not_given_where_a_transform_would_be_left_out() -> None:
-    replay = make_replay(0, transform=lambda frames: frames)
+        make_replay().epoch()
+    with pytest.raises(RuntimeError, match="refresh"):
+        make_replay(0, staleness=make_filter()).epoch()
+    with pytest.raises(TypeError, match="SamplerWithoutReplacement"):
+        make_replay(0, sampler=SamplerWithoutReplacement()).epoch()
     with pytest.raises(TypeError, match="1 transforms"):
-        replay.epoch()
+        make_replay(0, transform=lambda frames: frames).epoch()

@@ -92,20 +92,6 @@ def test_a_batch_replaces_the_oldest_and_ages_say_which() -> None:
         assert (replay.num_active, replay.batch_size) == (len(slots), M * len(slots))
 
 
-def test_one_batch_is_the_memory_of_plain_ppo() -> None:
-    replay = make_replay(0, 1, num_batches=1)
-    assert replay[:]["frame"].tolist() == frames_of(1)
-    assert replay.age.tolist() == [0]
-    assert [len(minibatch) for minibatch in epoch_of(replay)] == [M] * (N // M)
-
-
-def test_environments_are_stored_one_after_the_other() -> None:
-    replay = make_replay()
-    replay.extend(make_batch(1, 2, 4))
-    assert replay[:]["frame"].tolist() == frames_of(1)
-    assert replay[:].batch_size == torch.Size([N])
-
-
 def test_workers_and_their_environments_are_stored_one_after_the_other() -> None:
     """A collector of two processes with two environments each yields ``[2, 2, T]``."""
     creators = [EnvCreator(partial(make_env, "Pendulum-v1", 2, seed=seed)) for seed in (0, 10)]
@@ -200,11 +186,6 @@ def test_keys_keeps_only_the_given_keys() -> None:
     }
 
 
-def test_keys_are_those_of_the_first_batch_by_default() -> None:
-    replay = make_replay(0)
-    assert set(replay[:].keys(True, True)) == set(make_batch(0).keys(True, True))
-
-
 def test_a_batch_sampled_elsewhere_may_bring_an_index() -> None:
     replay = make_replay()
     replay.extend(make_batch(0).set("index", torch.full((N,), 99)))
@@ -233,13 +214,6 @@ def test_a_stock_sampler_passes_through(sampler: Any) -> None:
     next(iter(replay))
     replay.extend(make_batch(3))
     assert seen(epoch_of(replay)) == frames_of(1, 2, 3)
-
-
-def test_an_episodic_sampler_passes_through() -> None:
-    replay = make_replay(0, 1, sampler=EpisodicMinibatchSampler(N))
-    assert replay.batch_size == 2 * M
-    for minibatch in epoch_of(replay):
-        assert minibatch == list(range(minibatch[0], minibatch[0] + 2 * M))
 
 
 def double_reward(frames: TensorDict) -> TensorDict:

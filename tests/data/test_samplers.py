@@ -46,9 +46,7 @@ def make_buffer(
 ) -> ReplayBuffer:
     """A stock buffer with room for four batches of 8 rows."""
     buffer = buffer_type(storage=LazyTensorStorage(32), sampler=sampler, batch_size=2, **kwargs)
-    if batches:
-        rows = 8 * batches
-        buffer.extend(TensorDict({"row": torch.arange(rows)}, [rows]))
+    buffer.extend(TensorDict({"row": torch.arange(8 * batches)}, [8 * batches]))
     return buffer
 
 
@@ -209,16 +207,6 @@ def test_another_batch_size_waits_for_the_next_epoch() -> None:
 
 
 @BUFFERS
-@pytest.mark.parametrize("batches", [1, 3, 4], ids=["one", "partly filled", "full"])
-def test_in_a_stock_buffer(buffer_type: type[ReplayBuffer], batches: int) -> None:
-    buffer = make_buffer(buffer_type, AdaptiveMinibatchSampler(8), batches)
-    for _ in range(3):
-        epoch = rows_seen(buffer)
-        assert [len(minibatch) for minibatch in epoch] == [2 * batches] * 4
-        assert sorted(flat(epoch)) == list(range(8 * batches))
-
-
-@BUFFERS
 def test_extending_a_stock_buffer_restarts_with_every_batch(
     buffer_type: type[ReplayBuffer],
 ) -> None:
@@ -298,18 +286,19 @@ def test_a_cpu_generator_serves_a_storage_elsewhere(sampler_type: type[MultiBatc
 
 
 @pytest.mark.parametrize(
-    "other",
+    "state",
     [
-        EpisodicMinibatchSampler(8),
-        AdaptiveMinibatchSampler(8, scale_minibatch=False),
-        AdaptiveMinibatchSampler(4),
+        EpisodicMinibatchSampler(8).state_dict(),
+        AdaptiveMinibatchSampler(8, scale_minibatch=False).state_dict(),
+        AdaptiveMinibatchSampler(4).state_dict(),
+        {},
     ],
 )
-def test_a_state_of_another_sampler_is_refused(other: MultiBatchSampler) -> None:
+def test_a_state_of_another_sampler_is_refused(state: dict[str, Any]) -> None:
     sampler = AdaptiveMinibatchSampler(8)
     before = sampler.state_dict()
-    with pytest.raises(ValueError, match="build the sampler as the saved one was"):
-        sampler.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="state of a sampler with"):
+        sampler.load_state_dict(state)
     assert sampler.state_dict() == before
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torchrl.envs import Transform
 
-from amber_trl.data import AdaptiveMinibatchSampler, MultiBatchReplayBuffer
-from tests.data.frames import L, N, assert_same, frames_of, make_filter, make_replay
+from amber_trl.data import MultiBatchReplayBuffer
+from tests.data.frames import L, assert_same, frames_of, make_filter, make_replay
 
 
 def test_every_state_that_a_buffer_can_be_in_loads() -> None:
@@ -79,8 +79,3 @@ def test_a_state_without_a_column_that_the_buffer_writes_is_refused() -> None:
     with pytest.raises(KeyError, match=r"\['age'\] missing from the state"):
         other.load_state_dict(make_replay(1).state_dict())
     assert not len(other)
-
-
-def test_a_sampler_refuses_other_states() -> None:
-    with pytest.raises(ValueError, match="state of a sampler with None"):
-        AdaptiveMinibatchSampler(N).load_state_dict({})
