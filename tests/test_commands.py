@@ -66,15 +66,6 @@ def test_evaluate_prints_the_path_of_the_video(
     assert video.stat().st_size > 1000
 
 
-def test_evaluate_reports_missing_policies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", str(tmp_path)]) == 1
-    assert str(tmp_path) in capsys.readouterr().err
-    assert main(["evaluate", str(tmp_path / "none")]) == 1
-    assert f"run_dir='{tmp_path}/none'" in capsys.readouterr().err
-
-
 def test_evaluate_reports_mismatches_in_one_line(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,12 +81,6 @@ def test_evaluate_reports_mismatches_in_one_line(
         assert message in error
         assert error.count("\n") == 1
     assert not list(run.glob("evaluation*"))
-
-
-def test_evaluate_takes_the_module_that_is_named_twice(run: Path) -> None:
-    policy("gymnasium:Pendulum-v1").save(run / "policy.pt")
-    words = ["evaluate", str(run), "--checkpoint", "final", "--episodes", "1"]
-    assert main([*words, "--env-id", "gymnasium:Pendulum-v1"]) == 0
 
 
 def test_verify_lists_whole_and_damaged_checkpoints(

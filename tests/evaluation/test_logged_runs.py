@@ -88,7 +88,7 @@ def names(*configs: dict[str, Any]) -> list[str]:
 
 
 def test_seeds_are_one_setup_and_other_options_are_not() -> None:
-    ppo = {"setup": "ppo", "gamma": 0.99, "num_threads": 1}
+    ppo = {"setup": "ppo", "gamma": 0.99, "num_threads": 1, "hidden_sizes": [8]}
     assert names(ppo, ppo | {"seed": 1, "run_dir": "x", "num_threads": 2}) == ["ppo", "ppo"]
     assert names(ppo, ppo | {"gamma": 0.9}) == ["ppo, gamma=0.99", "ppo, gamma=0.9"]
 

@@ -58,12 +58,6 @@ def test_learning_curves_are_means_over_seeds() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["ppo", "amber"]
 
 
-def test_a_run_in_progress_has_a_shorter_line() -> None:
-    (axes,) = learning_curves({"ppo": [run(1.0, count=2), run(3.0, count=4)]}).axes
-    (line,) = lines(axes, "ppo")
-    assert line.get_ydata().tolist() == [2, 2, 3, 3]
-
-
 def test_evaluations_are_drawn_beside_the_training_and_named() -> None:
     one, other = run(1.0), run(3.0, count=2)  # evaluated every two iterations, and every one
     columns = [np.array([np.nan, 4.0, np.nan, 6.0]), np.array([5.0, 8.0])]
@@ -79,6 +73,13 @@ def test_evaluations_are_drawn_beside_the_training_and_named() -> None:
     (legend,) = figure.legends
     words = [text.get_text() for text in legend.get_texts()]
     assert words == ["ppo", "ppo, evaluations", "amber"]
+
+
+def test_a_task_s_panel_has_the_setups_of_its_runs() -> None:
+    runs = {"ppo": [run(), run(task="Swimmer-v5")], "amber": [run()]}
+    hopper, swimmer = learning_curves(runs).axes
+    assert [line.get_label() for line in hopper.get_lines()] == ["ppo", "amber"]
+    assert [line.get_label() for line in swimmer.get_lines()] == ["ppo"]
 
 
 def test_runs_with_other_batches_are_averaged_at_their_own_frames() -> None:
@@ -152,30 +153,6 @@ def test_the_command_names_its_files_and_bad_input(
     for words in ([], [str(out)], [str(tmp_path / "none")]):
         assert main(["plot", *words, "--out", str(out)]) == 1
         assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_the_command_draws_any_sweep_length_and_recipe_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    episodes, first, second = "5,1.5,5,1,0\n", "4,1,0.1,\n", "8,2,0.1,0.2\n"
-    for gamma in (0.9, 0.99):
-        sweep = {"setup": "ppo", "gamma": gamma}
-        long, short = tmp_path / f"long-{gamma}", tmp_path / f"short-{gamma}"
-        write_run(long, episodes, first + second, **sweep, total_frames=8)
-        write_run(short, episodes, first, **sweep, total_frames=4, env_id="Swimmer-v5")
-    write_run(tmp_path / "a2c", episodes, first + second, setup="a2c", drop_factor=0.05)
-    write_run(tmp_path / "own", episodes, first, setup="reinforce", network={"width": [8, 8]})
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "amber_trl.evaluation._drawing.save",
-        lambda figure, file: drawn.setdefault(file.name, figure) and file,
-    )
-    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "figures")]) == 0
-    hopper, swimmer = drawn["learning-curves.png"].axes
-    swept = ["ppo, gamma=0.9", "ppo, gamma=0.99"]
-    assert [line.get_label() for line in hopper.get_lines()] == ["a2c", *swept, "reinforce"]
-    assert [line.get_label() for line in swimmer.get_lines()] == swept
-    assert [axes.get_lines()[0].get_xdata()[-1] for axes in (hopper, swimmer)] == [8, 4]
 
 
 def test_colours_can_be_told_apart() -> None:
