@@ -77,17 +77,6 @@ def test_ages_may_be_on_another_device_than_frames(actor: Any) -> None:
     assert {column.device.type for column in ledger.values()} == {"meta"}
 
 
-def test_every_batch_is_judged_on_its_own(actor: Any) -> None:
-    frames = collect(actor, 3, 7)
-    drift(actor)
-    staleness = ISStalenessFilter(actor)
-    before = staleness.measure(frames)
-    frames["action_log_prob"][1] = -INF
-    after = staleness.measure(frames)
-    assert after["reason"][1] == Reason.NON_FINITE
-    assert torch.equal(after["staleness"][[0, 2]], before["staleness"][[0, 2]])
-
-
 @pytest.mark.parametrize("chunk_size", [1, 4, 7, 13, 21, 10_000])
 @pytest.mark.parametrize("metric", ["mean_abs_deviation", "per_dimension"])
 def test_chunks_change_nothing(actor: Any, chunk_size: int, metric: Any) -> None:
