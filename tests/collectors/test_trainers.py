@@ -72,15 +72,6 @@ def with_reuse(kind: type[Trainer], make_collector: Callable[..., BaseCollector]
     return actor.state_dict()
 
 
-def as_torchrl_wires_it(make_collector: Callable[..., BaseCollector]) -> Any:
-    actor, _, arguments = parts(make_collector)
-    replay = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(FRAMES), sampler=SamplerWithoutReplacement(), batch_size=32
-    )
-    PPOTrainer(**arguments, replay_buffer=replay, enable_logging=False, seed=3).train()
-    return actor.state_dict()
-
-
 @pytest.mark.parametrize("kind", [Trainer, PPOTrainer])
 def test_trainers_reuse_batches(kind: type[Trainer]) -> None:
     found, expected = with_reuse(kind, GymCollector), with_reuse(kind, Collector)
@@ -89,6 +80,11 @@ def test_trainers_reuse_batches(kind: type[Trainer]) -> None:
 
 def test_ppo_trainer_as_torchrl_wires_it() -> None:
     initial = parts(GymCollector)[0].state_dict()
-    found = as_torchrl_wires_it(GymCollector)
+    actor, _, arguments = parts(GymCollector)
+    replay = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(FRAMES), sampler=SamplerWithoutReplacement(), batch_size=32
+    )
+    PPOTrainer(**arguments, replay_buffer=replay, enable_logging=False, seed=3).train()
+    found = actor.state_dict()
     assert not all(torch.equal(value, initial[name]) for name, value in found.items())
     assert all(value.isfinite().all() for value in found.values())

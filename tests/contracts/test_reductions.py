@@ -31,7 +31,7 @@ def train(
     frozen: bool = False,
     **filter_arguments: Any,
 ) -> Iterator[tuple[MultiBatchReplayBuffer, TensorDict | None]]:
-    """The loop of ``DESIGN.md``; yields after each ``refresh``, before the updates."""
+    """AMBER's loop; yields after each ``refresh``, before the updates."""
     staleness = ISStalenessFilter(parts.actor, **filter_arguments) if filter_arguments else None
     replay = MultiBatchReplayBuffer(num_batches, FRAMES, MINIBATCH, staleness=staleness)
     loss = AmberPPOLoss(parts.actor, parts.critic)

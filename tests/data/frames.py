@@ -94,7 +94,7 @@ def assert_same(state: Any, other: Any, path: str = "state") -> None:
     assert type(state) is type(other), path
     if isinstance(state, Tensor):
         assert (state.shape, state.dtype) == (other.shape, other.dtype), path
-        same = state.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)
+        same = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (state, other))
         assert torch.equal(*same), path
     elif isinstance(state, dict):
         assert list(state) == list(other), path

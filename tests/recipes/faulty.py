@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import gymnasium
 
 
 class _Faulty(gymnasium.Wrapper):
-    """Calls ``_fault`` at its 300th step."""
+    """Calls ``fault`` with the reward of its 300th step."""
 
-    _steps = 0
+    def __init__(self, env: Any, fault: Callable[[Any], Any]) -> None:
+        super().__init__(env)
+        self._fault, self._steps = fault, 0
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -21,29 +24,14 @@ class _Faulty(gymnasium.Wrapper):
             reward = self._fault(reward)
         return observation, reward, terminated, truncated, info
 
-    def _fault(self, reward: Any) -> Any:
-        raise NotImplementedError
 
-
-class _Broken(_Faulty):
-    def _fault(self, reward: Any) -> Any:
-        return math.nan
-
-
-class _Huge(_Faulty):
-    def _fault(self, reward: Any) -> Any:
-        return 1e30
-
-
-class _Deadly(_Faulty):
+def _deadly(reward: Any) -> Any:
     """Kills its process once; the file that ``DEADLY`` names records it."""
-
-    def _fault(self, reward: Any) -> Any:
-        killed = Path(os.environ["DEADLY"])
-        if not killed.exists():
-            killed.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return reward
+    killed = Path(os.environ["DEADLY"])
+    if not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return reward
 
 
 class _Flattering(gymnasium.Wrapper):
@@ -62,9 +50,11 @@ class _Flattering(gymnasium.Wrapper):
         return observation, reward, ends, False, info
 
 
-gymnasium.register(
-    "Flattering-v0", lambda **options: _Flattering(gymnasium.make("Pendulum-v1", **options))
-)
-gymnasium.register("Broken-v0", lambda **options: _Broken(gymnasium.make("Pendulum-v1", **options)))
-gymnasium.register("Huge-v0", lambda **options: _Huge(gymnasium.make("Pendulum-v1", **options)))
-gymnasium.register("Deadly-v0", lambda **options: _Deadly(gymnasium.make("Pendulum-v1", **options)))
+def _register(env_id: str, wrap: Callable[[Any], Any]) -> None:
+    gymnasium.register(env_id, lambda **options: wrap(gymnasium.make("Pendulum-v1", **options)))
+
+
+_register("Flattering-v0", _Flattering)
+_register("Broken-v0", lambda env: _Faulty(env, lambda reward: math.nan))
+_register("Huge-v0", lambda env: _Faulty(env, lambda reward: 1e30))
+_register("Deadly-v0", lambda env: _Faulty(env, _deadly))

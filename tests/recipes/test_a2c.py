@@ -6,16 +6,8 @@ import pytest
 import torch
 
 from amber_trl.training import NonFiniteError
-from tests.recipes.conftest import RECIPES, run_main
+from tests.recipes.conftest import run_main
 from tests.runs.left import read_rows, read_tables, stopping
-
-
-def test_it_is_short_and_says_what_the_filter_cannot_do(a2c: ModuleType) -> None:
-    source = (RECIPES / "a2c_staleness_mujoco.py").read_text()
-    assert len(source.splitlines()) <= 205
-    assert a2c.__doc__ is not None
-    assert "bounds that bias, it does not remove it" in a2c.__doc__
-    assert "--num-batches 1" in a2c.__doc__
 
 
 def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:

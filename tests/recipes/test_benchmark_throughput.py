@@ -105,12 +105,9 @@ def test_ratios_are_taken_within_a_round(throughput: ModuleType) -> None:
     assert throughput.spread([1.0, 2.0, 3.0, 4.0, 5.0], ".1f") == "3.0 (2.0 to 4.0)"
 
 
-@pytest.mark.parametrize(("options", "message"), [({"repeats": 0}, "repeats=0")])
-def test_wrong_arguments_are_refused(
-    throughput: ModuleType, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        throughput.run(throughput.Config(smoke=True, **options))
+def test_wrong_arguments_are_refused(throughput: ModuleType) -> None:
+    with pytest.raises(ValueError, match="repeats=0"):
+        throughput.run(throughput.Config(smoke=True, repeats=0))
 
 
 def test_a_program_that_fails_is_named(throughput: ModuleType) -> None:

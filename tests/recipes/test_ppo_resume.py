@@ -20,6 +20,7 @@ from command_line import saved_config as _saved_config
 from ppo_amber_config import EffectiveConfig
 
 from amber_trl.checkpoints import list_checkpoints
+from tests.data.frames import assert_same
 from tests.recipes.conftest import RECIPES, run_main, run_script
 from tests.runs.left import last_state, read_rows, read_tables, stopping
 
@@ -50,20 +51,6 @@ def _result(run_dir: Path) -> tuple[list[bytes], Any]:
     return read_tables(run_dir), states
 
 
-def _assert_equal(one: Any, other: Any) -> None:
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert list(one) == list(other)
-        for name, value in one.items():
-            _assert_equal(value, other[name])
-    elif isinstance(one, list | tuple):
-        for ours, theirs in zip(one, other, strict=True):
-            _assert_equal(ours, theirs)
-    else:
-        assert one == other
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -90,7 +77,7 @@ def test_resumed_twice_is_byte_identical(
     _train_until(ppo, _config(ppo, run_dir, **options), 512)  # a partly filled buffer
     _train_until(ppo, saved_config(run_dir), 1536)
     ppo.train(saved_config(run_dir))
-    _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
+    assert_same(_result(tmp_path / "whole"), _result(run_dir))
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["exactness"], summary["reasons"]) == ("exact", [])
     assert (summary["interrupted"], summary["frames"]) == (False, 2560)
@@ -102,7 +89,7 @@ def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path
     _train_until(ppo, _config(ppo, tmp_path / "stopped", **options), 512)
     resumed = ("--resume", tmp_path / "stopped", "--no-progress")
     assert run_script("ppo_amber_mujoco", *resumed).returncode == 0
-    _assert_equal(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
+    assert_same(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
 
 
 def test_a_killed_run_resumes_from_its_last_checkpoint(ppo: ModuleType, tmp_path: Path) -> None:
@@ -120,7 +107,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(ppo: ModuleType, tmp_path
     assert not (run_dir / "summary.json").exists()
     ppo.train(saved_config(run_dir))
     ppo.train(_config(ppo, tmp_path / "whole"))
-    _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
+    assert_same(_result(tmp_path / "whole"), _result(run_dir))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -160,7 +147,7 @@ def test_a_damaged_checkpoint_is_skipped_and_kept(
     ppo.train(saved_config(run_dir))
     assert str(last) in caplog.text
     ppo.train(_config(ppo, tmp_path / "whole"))
-    _assert_equal(_result(tmp_path / "whole"), _result(run_dir))
+    assert_same(_result(tmp_path / "whole"), _result(run_dir))
     assert last.with_suffix(".damaged").read_bytes() == content
 
 

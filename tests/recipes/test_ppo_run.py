@@ -12,13 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import gymnasium
 import ppo_amber_builders as builders
 import pytest
 import torch
 from tensordict import TensorDict
 
-from amber_trl.runs import final_score, find_policy, speed_score
+from amber_trl.runs import find_policy
 from amber_trl.transforms import Reason
 from tests.recipes.conftest import RECIPES, run_main, run_script
 from tests.runs.left import last_state, read_rows, read_tables
@@ -62,7 +61,7 @@ def test_a_run_leaves_its_files(smoke: tuple[Path, str]) -> None:
 
 def test_the_bar_shows_progress(smoke: tuple[Path, str]) -> None:
     _, shown = smoke
-    for part in ("frame/s", "return=-", "active=", "staleness="):
+    for part in ("2560/2560", "frame/s", "return=-", "active=", "staleness="):
         assert part in shown
     assert "Warning" not in shown
 
@@ -151,24 +150,6 @@ print(kept, is_single_block(2_000_000))  # more than the heap has free
     assert said.stdout.split() == ["True", "True"]
 
 
-def test_the_wall_clock_is_kept_apart(smoke: tuple[Path, str]) -> None:
-    for name in ("episodes", "iterations"):
-        assert not [column for column in read_rows(smoke[0], name)[0] if "second" in column]
-    timing = read_rows(smoke[0], "timing")
-    assert len(timing) == 10
-    assert all(float(row["update_seconds"]) > 0 for row in timing)
-
-
-def test_the_summary_has_the_scores(smoke: tuple[Path, str]) -> None:
-    summary = json.loads((smoke[0] / "summary.json").read_text())
-    episodes = read_rows(smoke[0], "episodes")
-    ends = [int(row["frame"]) for row in episodes]
-    returns = [float(row["return"]) for row in episodes]
-    assert summary["final_score"] == final_score(ends, returns)
-    assert summary["speed_score"] == speed_score(ends, returns, 256, 2560)
-    assert (summary["frames"], summary["episodes"], summary["interrupted"]) == (2560, 8, False)
-
-
 def test_one_seed_seeds_everything(
     ppo: ModuleType, smoke: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -230,6 +211,7 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
         normalize_advantage="minibatch",
         entropy_coeff=0.01,
         hidden_sizes=(8,),
+        activation="elu",
         **options,
     )
     last = read_rows(episodic)[-1]
@@ -237,7 +219,8 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
     assert float(last["drop_factor"]) == float("inf")
     assert "loss_entropy" in last
     arguments = torch.load(episodic / "policy.pt", weights_only=True)["arguments"]
-    assert arguments == {"observation_size": 3, "action_size": 1, "hidden_sizes": [8]}
+    sizes = {"observation_size": 3, "action_size": 1, "hidden_sizes": [8]}
+    assert arguments == {**sizes, "activation": "elu"}
 
 
 def test_disc_adapts_its_penalty_and_anneals_its_step_size_alone(
@@ -302,36 +285,18 @@ def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
     assert set(replay.keys or ()) == stored
 
 
-class _Broken(gymnasium.Wrapper):
-    """Rewards that are NaN from the 100th step on."""
-
-    steps = 0
-
-    def step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        self.steps += 1
-        return observation, reward if self.steps < 100 else math.nan, terminated, truncated, info
-
-
 def test_bad_data_ends_a_run_with_one_line_and_keeps_the_files(
     ppo: ModuleType, tmp_path: Path
 ) -> None:
-    gymnasium.register(
-        "BrokenReward-v0", lambda **kwargs: _Broken(gymnasium.make("Pendulum-v1", **kwargs))
-    )
-    options = ["--env-id", "BrokenReward-v0", "--num-envs", "4", "--smoke", "--compile", "off"]
-    try:
-        said = run_main(ppo, *options, "--run-dir", tmp_path / "run")
-    finally:
-        del gymnasium.registry["BrokenReward-v0"]
+    env_id = "tests.recipes.faulty:Broken-v0"
+    options = ["--env-id", env_id, "--num-envs", "1", "--smoke", "--compile", "off"]
+    said = run_main(ppo, *options, "--run-dir", tmp_path / "run")
     assert said.startswith("error: ('next', 'reward') is not finite in")
-    # 64 steps in each batch: the first is learnt from, the second is refused.
+    # The first batch is learnt from; the second, which has the 300th step, is refused.
     assert [row["frames"] for row in read_rows(tmp_path / "run")] == ["256"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["interrupted"], summary["frames"]) == (True, 256)
-    assert (
-        torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == "BrokenReward-v0"
-    )
+    assert torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == env_id
 
 
 def test_the_best_checkpoint_is_not_that_of_the_first_short_episodes(

@@ -20,15 +20,6 @@ def _record(hidden: int = 8) -> Policy:
     return Policy("Pendulum-v1", arguments, gaussian_actor(**arguments))
 
 
-def test_a_saved_policy_loads_without_running_code(tmp_path: Path) -> None:
-    record, file = _record(), tmp_path / "policy.pt"
-    record.save(file)
-    assert torch.load(file, weights_only=True)["arguments"]["hidden_sizes"] == [8]
-    weights = load_policy(file).actor.state_dict()
-    assert all(torch.equal(weights[n], w) for n, w in record.actor.state_dict().items())
-    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
 def test_a_truncated_policy_is_reported_as_damaged(tmp_path: Path, share: float) -> None:
     file = tmp_path / "policy.pt"

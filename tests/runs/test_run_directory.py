@@ -106,12 +106,6 @@ def test_overwriting_removes_checkpoints(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("")
-    with pytest.raises(FileExistsError, match="run"):
-        RunDirectory(tmp_path / "run")
-
-
 def test_summary_has_versions_and_no_nan(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as run:
         run.write_summary({"final_score": math.nan, "frames": 8})

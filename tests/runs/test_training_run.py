@@ -18,7 +18,14 @@ from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.collectors import GymCollector
 from amber_trl.envs import make_env
 from amber_trl.modules import categorical_actor, gaussian_actor
-from amber_trl.runs import Policy, RunDirectory, TrainingRun, final_score, load_policy
+from amber_trl.runs import (
+    Policy,
+    RunDirectory,
+    TrainingRun,
+    final_score,
+    load_policy,
+    speed_score,
+)
 from tests.runs.left import read_rows, read_tables
 from tests.runs.own_recipe import FRAMES, train
 
@@ -42,13 +49,13 @@ def test_a_run_leaves_rows_scores_and_a_policy(tmp_path: Path) -> None:
         for name, column in (("mean_return", "return"), ("mean_length", "length")):
             expected = sum(float(e[column]) for e in ended) / len(ended)
             assert float(row[name]) == pytest.approx(expected)
-    timing = read_rows(tmp_path, "timing")
-    assert all(float(row["collect_seconds"]) > 0 for row in timing)
-    assert all(float(row["frames_per_second"]) > 0 for row in timing)
+    for name in ("collect_seconds", "update_seconds", "frames_per_second"):
+        assert all(float(row[name]) > 0 for row in read_rows(tmp_path, "timing"))
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary.items() >= run.summary.items()
-    ends, returns = ([float(e[name]) for e in episodes] for name in ("frame", "return"))
-    assert summary["final_score"] == final_score([int(end) for end in ends], returns)
+    ends, returns = [int(e["frame"]) for e in episodes], [float(e["return"]) for e in episodes]
+    assert summary["final_score"] == final_score(ends, returns)
+    assert summary["speed_score"] == speed_score(ends, returns, FRAMES, 12 * FRAMES)
     assert (summary["frames"], summary["interrupted"]) == (12 * FRAMES, False)
     assert load_policy(tmp_path / "policy.pt").env_id == "InvertedPendulum-v5"
 
@@ -227,13 +234,6 @@ def test_a_ledger_with_more_batches_than_columns_is_refused(tmp_path: Path) -> N
     ledger = TensorDict({"staleness": torch.zeros(2), "active": torch.ones(2).bool()}, [2])
     with pytest.raises(ValueError, match="num_batches=1"):
         train(str(tmp_path), on_batch=lambda run, batch: run.record(batch, ledger=ledger))
-
-
-def test_the_bar_shows_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(str(tmp_path), iterations=3, progress=True)
-    shown = capsys.readouterr().err
-    assert "192/192" in shown
-    assert "return=" in shown
 
 
 class _Elsewhere:

@@ -1,11 +1,9 @@
 """The study's runs: which are read, which are refused, and which are compared."""
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from study.read import RunError, UnfinishedRunError, read_finished_run, read_study
 
@@ -35,16 +33,6 @@ def test_each_run_has_its_row(folder: Path) -> None:
     for row, logged in zip(study.runs.to_dict("records"), study.logged, strict=True):
         assert (row["task"], row["seed"]) == (logged.config["env_id"], logged.config["seed"])
         assert set(logged.episodes["return"]) == {row["final_score"]}
-
-
-def test_runs_in_archives_are_those_in_folders(folder: Path, tmp_path_factory: Any) -> None:
-    packed = tmp_path_factory.mktemp("packed")
-    for task in (folder / "paper").iterdir():
-        with zipfile.ZipFile(packed / f"{task.name}.zip", "w") as archive:
-            for file in task.rglob("*.*"):
-                archive.write(file, file.relative_to(task))
-    one, other = (read_study([where]).runs.drop(columns="path") for where in (folder, packed))
-    pd.testing.assert_frame_equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ def from_config(setup: str, **changed: object) -> Setup:
         ("amber", {"drop_factor": 0.1}, "amber_drop0.1", None),
         ("amber", {"drop_factor": "inf"}, "amber_dropinf", None),
         ("mber", {"minibatches": "episodic"}, "mber_l2_episodic", None),
-        ("mber", {"clip_epsilon": 0.2, "scale_minibatch": False}, "mber_l2_clip0.2_m64", None),
-        ("ppo", {"learning_rate": 4e-5}, "ppo_lr4e-5", None),
         ("ppo", {"clip_epsilon": 0.3000001}, "ppo_clip0.3000001", None),
     ],
 )
