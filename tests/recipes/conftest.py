@@ -1,6 +1,5 @@
-"""Recipes as modules, for tests that need no separate process."""
+"""Runs recipes, in this process and in their own."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -36,13 +35,3 @@ def run_main(recipe: ModuleType, *words: str | Path) -> Any:
             return recipe.main()
         except SystemExit as left:
             return left.code
-
-
-@pytest.fixture(scope="session")
-def ppo() -> ModuleType:
-    return importlib.import_module("ppo_amber_mujoco")
-
-
-@pytest.fixture(scope="session")
-def a2c() -> ModuleType:
-    return importlib.import_module("a2c_staleness_mujoco")

@@ -1,7 +1,8 @@
 import json
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import a2c_staleness_mujoco as a2c
 import pytest
 import torch
 
@@ -10,9 +11,9 @@ from tests.recipes.conftest import run_main
 from tests.runs.left import read_rows, read_tables, stopping
 
 
-def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:
+def test_smoke(tmp_path: Path) -> None:
     metric = "tests.recipes.own_parts:exact_kl"
-    options = {"staleness_metric": metric, "activation": "relu", "eval_interval": 5}
+    options: Any = {"staleness_metric": metric, "activation": "relu", "eval_interval": 5}
     summary = a2c.train(a2c.Config(smoke=True, run_dir=tmp_path / "run", **options))
     assert summary["frames"] == 2560
     assert max(int(row["active_batches"]) for row in read_rows(tmp_path / "run")) > 1
@@ -24,7 +25,7 @@ def test_smoke(a2c: ModuleType, tmp_path: Path) -> None:
     assert all(value.isfinite().all() for value in policy["actor"].values())
 
 
-def test_smoke_keeps_given_options(a2c: ModuleType, tmp_path: Path) -> None:
+def test_smoke_keeps_given_options(tmp_path: Path) -> None:
     config = a2c.Config(
         smoke=True, total_frames=200, frames_per_batch=128, run_dir=tmp_path / "run"
     )
@@ -32,7 +33,7 @@ def test_smoke_keeps_given_options(a2c: ModuleType, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_text())["frames_per_batch"] == 128
 
 
-def test_it_resumes(a2c: ModuleType, tmp_path: Path) -> None:
+def test_it_resumes(tmp_path: Path) -> None:
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     a2c.train(a2c.Config(smoke=True, run_dir=whole))
     with stopping():
@@ -41,14 +42,14 @@ def test_it_resumes(a2c: ModuleType, tmp_path: Path) -> None:
     assert read_tables(run_dir) == read_tables(whole)
 
 
-def test_it_stops_when_nothing_can_be_learnt(a2c: ModuleType, tmp_path: Path) -> None:
+def test_it_stops_when_nothing_can_be_learnt(tmp_path: Path) -> None:
     """A finite reward whose square in the critic's loss is not finite."""
     run_dir = tmp_path / "run"
     with pytest.raises(NonFiniteError, match="batches of age"):
         a2c.train(a2c.Config(env_id="tests.recipes.faulty:Huge-v0", smoke=True, run_dir=run_dir))
 
 
-def test_unsupported_options_are_refused(a2c: ModuleType, tmp_path: Path) -> None:
+def test_unsupported_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="drop_factor=-1"):
         a2c.train(a2c.Config(drop_factor=-1, run_dir=tmp_path / "run"))
     with pytest.raises(ValueError, match="staleness_metric='size'"):

@@ -1,24 +1,22 @@
 """The benchmark: it runs, its programs do the same work, and its ratios are right."""
 
-import importlib
 import itertools
 import json
 import subprocess
 import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from benchmark_throughput import Config, run, workload
+from throughput import hand_written
+from throughput.limits import targets
+from throughput.rounds import measure
+from throughput.tables import rate, ratio, spread
 
 from amber_trl.objectives import AmberPPOLoss
 from amber_trl.training import UpdateStep
 from tests.recipes.conftest import RECIPES
-
-
-@pytest.fixture(scope="module")
-def throughput() -> Any:
-    return importlib.import_module("benchmark_throughput")
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +57,10 @@ def test_smoke_measures_every_program(smoke: tuple[str, dict[str, Any]]) -> None
             assert all(times["peak"] > 2**20 for times in rounds)
 
 
-def test_targets_are_met_by_the_median_of_ratios_within_rounds(throughput: ModuleType) -> None:
-    limits = importlib.import_module("throughput.limits")
+def test_targets_are_met_by_the_median_of_ratios_within_rounds() -> None:
     slow, fast = [{"whole": w} for w in (2.6, 9.0, 20.0)], [{"whole": w} for w in (1.0, 3.0, 10.0)]
     samples = {"loop": {"Stable-Baselines3 PPO, 8": slow, "ppo, 8": fast, "amber, 8": slow}}
-    rows = {name: row for name, *row in limits.targets(samples)}
+    rows = {name: row for name, *row in targets(samples)}
     assert len(rows) == 13
     ppo = rows["Stable-Baselines3 PPO, 8: whole / ppo, 8: whole"]
     assert ppo == [">= 2.5", "2.6 (2.3 to 2.8)", "yes"]
@@ -73,10 +70,9 @@ def test_targets_are_met_by_the_median_of_ratios_within_rounds(throughput: Modul
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_the_hand_written_update_is_the_librarys(throughput: ModuleType, compiled: bool) -> None:
-    hand_written = throughput.hand_written
+def test_the_hand_written_update_is_the_librarys(compiled: bool) -> None:
     torch.manual_seed(0)
-    work = throughput.workload(throughput.Config(smoke=True))
+    work = workload(Config(smoke=True))
     actor, critic, stored = hand_written.random_problem(work)
     stored["action_log_prob"] += 0.3 * torch.randn(len(stored))
     with torch.compiler.set_stance("force_eager"):
@@ -95,23 +91,23 @@ def test_the_hand_written_update_is_the_librarys(throughput: ModuleType, compile
         torch.testing.assert_close(weight, parameter, rtol=1e-4, atol=1e-6)
 
 
-def test_ratios_are_taken_within_a_round(throughput: ModuleType) -> None:
+def test_ratios_are_taken_within_a_round() -> None:
     slow = [{"whole": 2.0, "update": 1.0}, {"whole": 30.0, "update": 1.0}]
     samples = {"slow": slow, "fast": [{"whole": 1.0}, {"whole": 10.0}]}
-    assert throughput.ratio(samples, "slow", "fast") == [2.0, 3.0]
-    assert throughput.ratio(samples, "slow", "fast", "update") == []
-    assert throughput.ratio(samples, "slow", "absent") == []
-    assert throughput.rate(samples, "fast", 20) == [20.0, 2.0]
-    assert throughput.spread([1.0, 2.0, 3.0, 4.0, 5.0], ".1f") == "3.0 (2.0 to 4.0)"
+    assert ratio(samples, "slow", "fast") == [2.0, 3.0]
+    assert ratio(samples, "slow", "fast", "update") == []
+    assert ratio(samples, "slow", "absent") == []
+    assert rate(samples, "fast", 20) == [20.0, 2.0]
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0], ".1f") == "3.0 (2.0 to 4.0)"
 
 
-def test_wrong_arguments_are_refused(throughput: ModuleType) -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="repeats=0"):
-        throughput.run(throughput.Config(smoke=True, repeats=0))
+        run(Config(smoke=True, repeats=0))
 
 
-def test_a_program_that_fails_is_named(throughput: ModuleType) -> None:
-    work = throughput.workload(throughput.Config(smoke=True))
-    measured = {"the broken one": (throughput.hand_written.simulate, 1)}
+def test_a_program_that_fails_is_named() -> None:
+    work = workload(Config(smoke=True))
+    measured: Any = {"the broken one": (hand_written.simulate, 1)}
     with pytest.raises(RuntimeError, match=r"(?s)the broken one failed: .*num_envs"):
-        throughput.measure(measured, work, 1, "test")
+        measure(measured, work, 1, "test")

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import a2c_staleness_mujoco as a2c
+import ppo_amber_mujoco as ppo
 import pytest
 import torch
 from command_line import saved_config
+from ppo_amber_config import Config, EffectiveConfig
 
 from amber_trl.__main__ import main as amber_trl
 from amber_trl.checkpoints import CheckpointError
@@ -32,7 +34,7 @@ _WORDS = (
 
 
 @pytest.fixture(scope="module")
-def whole(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations, evaluated after every second iteration."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     evaluated = ("--eval-interval", "2", "--eval-episodes", "1")
@@ -65,13 +67,13 @@ def test_evaluate_makes_the_same_environment(
     assert found["mean"] < -1e6
 
 
-def test_it_resumes_exactly(ppo: ModuleType, whole: Path, tmp_path: Path) -> None:
+def test_it_resumes_exactly(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     asked = {**_ASKED, "eval_interval": 2, "eval_episodes": 1, "progress": False}
     with stopping(512):
-        ppo.train(ppo.Config(**asked, run_dir=run_dir))
+        ppo.train(Config(**asked, run_dir=run_dir))
     assert (last_state(run_dir, "reward_scaler")["returns"] < -1e6).all()
-    assert ppo.train(saved_config(ppo.EffectiveConfig, run_dir))["exactness"] == "exact"
+    assert ppo.train(saved_config(EffectiveConfig, run_dir))["exactness"] == "exact"
     assert read_tables(run_dir) == read_tables(whole)
     for part in ("loss", "reward_scaler"):
         one, other = (last_state(place, part) for place in (run_dir, whole))
@@ -80,9 +82,9 @@ def test_it_resumes_exactly(ppo: ModuleType, whole: Path, tmp_path: Path) -> Non
 
 
 def test_unfinished_sums_are_dropped_with_unfinished_episodes(
-    ppo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ppo.Config(**_ASKED, collector="torchrl", progress=False, run_dir=tmp_path / "run")
+    asked = Config(**_ASKED, collector="torchrl", progress=False, run_dir=tmp_path / "run")
     with stopping(512):
         ppo.train(asked)
     before: list[torch.Tensor] = []
@@ -92,12 +94,12 @@ def test_unfinished_sums_are_dropped_with_unfinished_episodes(
         scaler.returns.zero_()
 
     monkeypatch.setattr(RewardScaler, "restart", restart)
-    assert ppo.train(saved_config(ppo.EffectiveConfig, tmp_path / "run"))["frames"] == 1024
+    assert ppo.train(saved_config(EffectiveConfig, tmp_path / "run"))["frames"] == 1024
     (sums,) = before
     assert (sums < -1e6).all()
 
 
-def test_the_scale_comes_along_with_the_networks(a2c: ModuleType, tmp_path: Path) -> None:
+def test_the_scale_comes_along_with_the_networks(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     a2c.train(a2c.Config(**_ASKED, run_dir=first))
     a2c.train(a2c.Config(**_ASKED, run_dir=second, init_from=first))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import ppo_amber_mujoco as ppo
 import pytest
+from ppo_amber_config import Config
 
 from amber_trl.__main__ import main
 from amber_trl.envs import make_env
@@ -24,7 +25,7 @@ NAMED = {
     "sampler": f"{OWN}:NewestTwice",
     "staleness_metric": f"{OWN}:exact_kl",
 }
-SMALL = {"env_id": "Pendulum-v1", "smoke": True, "total_frames": 1024}
+SMALL: dict[str, Any] = {"env_id": "Pendulum-v1", "smoke": True, "total_frames": 1024}
 
 
 def _options(**options: Any) -> list[str]:
@@ -35,7 +36,7 @@ def _options(**options: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run_dir(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations from the command line."""
     run_dir = tmp_path_factory.mktemp("own") / "run"
     options = _options(**SMALL, **NAMED, no_progress=True, run_dir=run_dir)
@@ -53,11 +54,11 @@ def test_the_run_is_by_the_parts_that_were_named(run_dir: Path) -> None:
     assert 0 < float(last["staleness_0"]) < float(last["importance_ratio_0"]) - 1
 
 
-def test_it_resumes_to_the_same_bits(ppo: ModuleType, run_dir: Path, tmp_path: Path) -> None:
+def test_it_resumes_to_the_same_bits(run_dir: Path, tmp_path: Path) -> None:
     ours = tmp_path / "run"
     config = {**SMALL, **NAMED, "run_dir": ours, "progress": False}
     with stopping():
-        assert ppo.train(ppo.Config(**config))["stopped_by"] == "SIGTERM"
+        assert ppo.train(Config(**config))["stopped_by"] == "SIGTERM"
     assert run_main(ppo, "--resume", ours) == 0
     assert read_tables(ours) == read_tables(run_dir)
 
@@ -94,20 +95,18 @@ def test_an_actor_is_tried_and_played_in_evaluation_mode() -> None:
     ],
 )
 def test_an_unsuitable_actor_is_refused_before_a_run_is_created(
-    ppo: ModuleType, tmp_path: Path, name: str, says: str
+    tmp_path: Path, name: str, says: str
 ) -> None:
-    config = ppo.Config(**{**SMALL, "actor": f"{OWN}:{name}", "run_dir": tmp_path / "run"})
+    config = Config(**{**SMALL, "actor": f"{OWN}:{name}", "run_dir": tmp_path / "run"})
     with pytest.raises((ValueError, TypeError, ImportError), match=f"actor='{OWN}:{name}'.*{says}"):
         ppo.train(config)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_metric_that_the_actor_has_no_parameters_for_is_refused_too(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
+def test_a_metric_that_the_actor_has_no_parameters_for_is_refused_too(tmp_path: Path) -> None:
     options = {**SMALL, "actor": NAMED["actor"], "staleness_metric": "per_dimension"}
     with pytest.raises(ValueError, match=r"'loc', 'scale'.*metric='per_dimension'"):
-        ppo.train(ppo.Config(**options, run_dir=tmp_path / "run"))
+        ppo.train(Config(**options, run_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

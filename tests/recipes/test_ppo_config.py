@@ -4,16 +4,17 @@ import dataclasses
 import inspect
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import ppo_amber_mujoco as ppo
 import pytest
+from ppo_amber_config import Config, resolve
 
 from tests.recipes.conftest import run_main
 
 
-def _resolve(ppo: ModuleType, **options: Any) -> Any:
-    return ppo.resolve(ppo.Config(**options))
+def _resolve(**options: Any) -> Any:
+    return resolve(Config(**options))
 
 
 @pytest.mark.parametrize(
@@ -21,9 +22,9 @@ def _resolve(ppo: ModuleType, **options: Any) -> Any:
     [("ppo", 1, 0.3, None), ("mber", 2, 0.4, None), ("amber", 8, 0.4, 0.25)],
 )
 def test_a_setup_decides_what_is_left_out(
-    ppo: ModuleType, setup: str, num_batches: int, clip_epsilon: float, drop_factor: float | None
+    setup: str, num_batches: int, clip_epsilon: float, drop_factor: float | None
 ) -> None:
-    config = _resolve(ppo, setup=setup)
+    config = _resolve(setup=setup)
     assert config.num_batches == num_batches
     assert config.clip_epsilon == clip_epsilon
     assert config.drop_factor == drop_factor
@@ -32,12 +33,12 @@ def test_a_setup_decides_what_is_left_out(
     assert config.run_dir == Path("runs") / f"HalfCheetah-v5-{setup}-seed0"
 
 
-def test_given_values_win_and_resolving_twice_changes_nothing(ppo: ModuleType) -> None:
+def test_given_values_win_and_resolving_twice_changes_nothing() -> None:
     config = _resolve(
-        ppo, setup="amber", num_batches=4, clip_epsilon=0.2, drop_factor=math.inf, num_envs=4
+        setup="amber", num_batches=4, clip_epsilon=0.2, drop_factor=math.inf, num_envs=4
     )
     assert (config.num_batches, config.clip_epsilon, config.drop_factor) == (4, 0.2, math.inf)
-    assert ppo.resolve(config) == config
+    assert resolve(config) == config
 
 
 @pytest.mark.parametrize(
@@ -61,32 +62,32 @@ def test_given_values_win_and_resolving_twice_changes_nothing(ppo: ModuleType) -
     ],
 )
 def test_values_implied_by_setup_loss_and_batches_in_use(
-    ppo: ModuleType, options: dict[str, Any], expected: dict[str, Any]
+    options: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    config = _resolve(ppo, **options)
+    config = _resolve(**options)
     assert {name: getattr(config, name) for name in expected} == expected
-    assert ppo.resolve(config) == config
+    assert resolve(config) == config
 
 
-def test_a_killed_run_can_be_resumed_unless_that_is_turned_off(ppo: ModuleType) -> None:
-    assert _resolve(ppo).checkpoint_interval == 50
-    assert _resolve(ppo, checkpoint_interval=None).checkpoint_interval is None
+def test_a_killed_run_can_be_resumed_unless_that_is_turned_off() -> None:
+    assert _resolve().checkpoint_interval == 50
+    assert _resolve(checkpoint_interval=None).checkpoint_interval is None
 
 
-def test_the_paper_protocol(ppo: ModuleType) -> None:
-    config = _resolve(ppo, protocol="paper")
+def test_the_paper_protocol() -> None:
+    config = _resolve(protocol="paper")
     assert (config.num_envs, config.time_limits) == (1, "terminal")
-    assert _resolve(ppo, protocol="paper", num_envs=1) == config
+    assert _resolve(protocol="paper", num_envs=1) == config
 
 
-def test_smoke_keeps_given_options(ppo: ModuleType) -> None:
-    config = _resolve(ppo, smoke=True, total_frames=512)
+def test_smoke_keeps_given_options() -> None:
+    config = _resolve(smoke=True, total_frames=512)
     assert (config.total_frames, config.frames_per_batch) == (512, 256)
     assert config.num_batches == 8
 
 
-def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
-    assert _resolve(ppo, env_id="my/Task:v0").run_dir.parent == Path("runs")
+def test_an_id_with_a_slash_makes_one_directory() -> None:
+    assert _resolve(env_id="my/Task:v0").run_dir.parent == Path("runs")
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,9 @@ def test_an_id_with_a_slash_makes_one_directory(ppo: ModuleType) -> None:
         ({"staleness_metric": "size"}, r"staleness_metric='size': choose one of"),
     ],
 )
-def test_contradictory_options_are_refused(
-    ppo: ModuleType, options: dict[str, Any], message: str
-) -> None:
+def test_contradictory_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _resolve(ppo, **options)
+        _resolve(**options)
 
 
 @pytest.mark.parametrize(
@@ -173,29 +172,27 @@ def test_contradictory_options_are_refused(
         ("gamma", [-0.1, 1.1, math.nan]),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(
-    ppo: ModuleType, field: str, values: list[Any]
-) -> None:
+def test_values_out_of_range_are_refused_by_name(field: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ValueError, match="choose a value") as raised:
-            _resolve(ppo, **{field: value})
+            _resolve(**{field: value})
         assert str(raised.value).startswith(f"{field}={value}")
 
 
-def test_every_number_has_a_range(ppo: ModuleType) -> None:
-    for field in dataclasses.fields(ppo.Config):
+def test_every_number_has_a_range() -> None:
+    for field in dataclasses.fields(Config):
         if "int" in str(field.type) or "float" in str(field.type):
             assert "Range" in str(field.type), field.name
 
 
 def test_help_explains_each_field(
-    ppo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert run_main(ppo, "--help") == 0
     shown = capsys.readouterr().out
-    source = "".join(inspect.getsource(kind) for kind in ppo.Config.__mro__[:-1])
-    for field in dataclasses.fields(ppo.Config):
+    source = "".join(inspect.getsource(kind) for kind in Config.__mro__[:-1])
+    for field in dataclasses.fields(Config):
         assert f"--{field.name.replace('_', '-')}" in shown
         described = source.split(f"    {field.name}: ", 1)[1].split('"""')[1]
         assert described[:30] in shown, field.name
@@ -222,7 +219,6 @@ def test_help_explains_each_field(
     ],
 )
 def test_the_command_line_reports_errors_and_leaves_nothing(
-    ppo: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     options: list[str],
@@ -235,7 +231,7 @@ def test_the_command_line_reports_errors_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_command_line_does_not_overwrite_a_run(ppo: ModuleType, tmp_path: Path) -> None:
+def test_the_command_line_does_not_overwrite_a_run(tmp_path: Path) -> None:
     (tmp_path / "episodes.csv").write_text("kept")
     code = run_main(ppo, "--env-id", "Pendulum-v1", "--run-dir", str(tmp_path))
     assert "already holds a run" in code

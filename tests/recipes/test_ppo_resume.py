@@ -11,13 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import ppo_amber_mujoco as ppo
 import pytest
 import torch
 from command_line import saved_config as _saved_config
-from ppo_amber_config import EffectiveConfig
+from ppo_amber_config import Config, EffectiveConfig
 
 from amber_trl.checkpoints import list_checkpoints
 from tests.data.frames import assert_same
@@ -31,12 +31,12 @@ def saved_config(run_dir: Path) -> Any:
     return _saved_config(EffectiveConfig, run_dir)
 
 
-def _config(ppo: ModuleType, run_dir: Path, **options: Any) -> Any:
+def _config(run_dir: Path, **options: Any) -> Any:
     small = {"env_id": "Pendulum-v1", "smoke": True, "progress": False, "run_dir": run_dir}
-    return ppo.Config(**{**small, **options})
+    return Config(**{**small, **options})
 
 
-def _train_until(ppo: ModuleType, config: Any, frames: int) -> dict[str, Any]:
+def _train_until(config: Any, frames: int) -> dict[str, Any]:
     """Asks the run to stop, like Ctrl-C, in the iteration that reaches ``frames``."""
     with stopping(frames, signal.SIGINT):
         summary: dict[str, Any] = ppo.train(config)
@@ -69,13 +69,11 @@ def _result(run_dir: Path) -> tuple[list[bytes], Any]:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-def test_resumed_twice_is_byte_identical(
-    ppo: ModuleType, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    ppo.train(_config(ppo, tmp_path / "whole", **options))
+def test_resumed_twice_is_byte_identical(tmp_path: Path, options: dict[str, Any]) -> None:
+    ppo.train(_config(tmp_path / "whole", **options))
     run_dir = tmp_path / "stopped"
-    _train_until(ppo, _config(ppo, run_dir, **options), 512)  # a partly filled buffer
-    _train_until(ppo, saved_config(run_dir), 1536)
+    _train_until(_config(run_dir, **options), 512)  # a partly filled buffer
+    _train_until(saved_config(run_dir), 1536)
     ppo.train(saved_config(run_dir))
     assert_same(_result(tmp_path / "whole"), _result(run_dir))
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -83,16 +81,16 @@ def test_resumed_twice_is_byte_identical(
     assert (summary["interrupted"], summary["frames"]) == (False, 2560)
 
 
-def test_a_compiled_run_resumes_byte_identically(ppo: ModuleType, tmp_path: Path) -> None:
+def test_a_compiled_run_resumes_byte_identically(tmp_path: Path) -> None:
     options = {"compile": "on", "total_frames": 1024, "hidden_sizes": (8,)}
-    ppo.train(_config(ppo, tmp_path / "whole", **options))
-    _train_until(ppo, _config(ppo, tmp_path / "stopped", **options), 512)
+    ppo.train(_config(tmp_path / "whole", **options))
+    _train_until(_config(tmp_path / "stopped", **options), 512)
     resumed = ("--resume", tmp_path / "stopped", "--no-progress")
     assert run_script("ppo_amber_mujoco", *resumed).returncode == 0
     assert_same(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(ppo: ModuleType, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
     command += ["--checkpoint-interval", "2", "--run-dir", str(run_dir)]
@@ -106,7 +104,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(ppo: ModuleType, tmp_path
     process.communicate()
     assert not (run_dir / "summary.json").exists()
     ppo.train(saved_config(run_dir))
-    ppo.train(_config(ppo, tmp_path / "whole"))
+    ppo.train(_config(tmp_path / "whole"))
     assert_same(_result(tmp_path / "whole"), _result(run_dir))
 
 
@@ -136,24 +134,24 @@ def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(
 
 
 def test_a_damaged_checkpoint_is_skipped_and_kept(
-    ppo: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir = tmp_path / "run"
-    _train_until(ppo, _config(ppo, run_dir, checkpoint_interval=1), 1024)
+    _train_until(_config(run_dir, checkpoint_interval=1), 1024)
     last = list_checkpoints(run_dir / "checkpoints")[-1]
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
     ppo.train(saved_config(run_dir))
     assert str(last) in caplog.text
-    ppo.train(_config(ppo, tmp_path / "whole"))
+    ppo.train(_config(tmp_path / "whole"))
     assert_same(_result(tmp_path / "whole"), _result(run_dir))
     assert last.with_suffix(".damaged").read_bytes() == content
 
 
-def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
+def test_options_are_the_run_s_own(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    _train_until(ppo, _config(ppo, run_dir, seed=3, drop_factor=math.inf), 512)
+    _train_until(_config(run_dir, seed=3, drop_factor=math.inf), 512)
     before = (run_dir / "iterations.csv").read_bytes()
     for words, said in (
         (("--seed", "0"), "seed=0 contradicts seed=3"),  # 0 is also the default
@@ -165,20 +163,20 @@ def test_options_are_the_run_s_own(ppo: ModuleType, tmp_path: Path) -> None:
     assert run_main(ppo, "--resume", moved, "--seed", "3", "--no-progress") == 0
 
 
-def test_a_configuration_of_another_version_is_refused(ppo: ModuleType, tmp_path: Path) -> None:
-    ppo.train(_config(ppo, tmp_path, total_frames=256))
+def test_a_configuration_of_another_version_is_refused(tmp_path: Path) -> None:
+    ppo.train(_config(tmp_path, total_frames=256))
     whole = json.loads((tmp_path / "config.json").read_text())
     del whole["gamma"]
     (tmp_path / "config.json").write_text(json.dumps(whole))
     with pytest.raises(ValueError, match="gamma"):
-        ppo.train(ppo.Config(resume=tmp_path))
+        ppo.train(Config(resume=tmp_path))
 
 
 def test_another_collector_resumes_approximately_and_says_so(
-    ppo: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir = tmp_path / "run"
-    _train_until(ppo, _config(ppo, run_dir, collector="torchrl"), 512)
+    _train_until(_config(run_dir, collector="torchrl"), 512)
     summary = ppo.train(saved_config(run_dir))
     assert summary["exactness"] == "approximate"
     assert "Collector does not expose its running episodes" in summary["reasons"][0]

@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ppo_amber_builders as builders
+import ppo_amber_mujoco as ppo
 import pytest
 import torch
+from ppo_amber_config import Config, resolve
 from tensordict import TensorDict
 
 from amber_trl.runs import find_policy
@@ -23,9 +24,9 @@ from tests.recipes.conftest import RECIPES, run_main, run_script
 from tests.runs.left import last_state, read_rows, read_tables
 
 
-def _train(ppo: ModuleType, run_dir: Path, **options: Any) -> dict[str, Any]:
+def _train(run_dir: Path, **options: Any) -> dict[str, Any]:
     small = {"env_id": "Pendulum-v1", "smoke": True, "progress": False, "run_dir": run_dir}
-    return ppo.train(ppo.Config(**{**small, **options}))
+    return ppo.train(Config(**{**small, **options}))
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +95,9 @@ def test_iterations_describe_the_training(smoke: tuple[Path, str]) -> None:
     assert max(int(row["active_batches"]) for row in iterations) > 1
 
 
-def test_every_file_and_column_is_described(
-    ppo: ModuleType, smoke: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_every_file_and_column_is_described(smoke: tuple[Path, str], tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    _train(ppo, whole, entropy_coeff=0.01, max_grad_norm=0.5, eval_interval=5, eval_episodes=1)
+    _train(whole, entropy_coeff=0.01, max_grad_norm=0.5, eval_interval=5, eval_episodes=1)
     page = (RECIPES.parent / "docs" / "run_directory.md").read_text()
     described = {
         part.partition("\n")[0]: set(re.findall(r"`(\w+)`", " ".join(_first_cells(part))))
@@ -150,12 +149,10 @@ print(kept, is_single_block(2_000_000))  # more than the heap has free
     assert said.stdout.split() == ["True", "True"]
 
 
-def test_one_seed_seeds_everything(
-    ppo: ModuleType, smoke: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_one_seed_seeds_everything(smoke: tuple[Path, str], tmp_path: Path) -> None:
     first, second, other = smoke[0], tmp_path / "second", tmp_path / "other"
-    _train(ppo, second)
-    _train(ppo, other, seed=1)
+    _train(second)
+    _train(other, seed=1)
     assert read_tables(first) == read_tables(second)
     assert all(one != two for one, two in zip(read_tables(first), read_tables(other), strict=True))
     policies = [
@@ -167,9 +164,9 @@ def test_one_seed_seeds_everything(
     assert any(not torch.equal(value, policies[2][name]) for name, value in policies[0].items())
 
 
-def test_ppo_on_discrete_actions(ppo: ModuleType, tmp_path: Path) -> None:
+def test_ppo_on_discrete_actions(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    _train(ppo, run_dir, env_id="CartPole-v1", setup="ppo", total_frames=512)
+    _train(run_dir, env_id="CartPole-v1", setup="ppo", total_frames=512)
     rows = read_rows(run_dir)
     assert {row["active_batches"] for row in rows} == {"1"}
     assert "drop_factor" not in rows[0]
@@ -177,19 +174,19 @@ def test_ppo_on_discrete_actions(ppo: ModuleType, tmp_path: Path) -> None:
     assert {row["terminated"] for row in read_rows(run_dir, "episodes")} == {"1"}
 
 
-def test_time_limits_end_only_what_is_learnt_from(ppo: ModuleType, tmp_path: Path) -> None:
-    _train(ppo, tmp_path / "run", setup="mber", protocol="paper", total_frames=512)
+def test_time_limits_end_only_what_is_learnt_from(tmp_path: Path) -> None:
+    _train(tmp_path / "run", setup="mber", protocol="paper", total_frames=512)
     assert {row["terminated"] for row in read_rows(tmp_path / "run", "episodes")} == {"0"}
     assert [row["active_batches"] for row in read_rows(tmp_path / "run")] == ["1", "2"]
     policy = torch.load(tmp_path / "run" / "policy.pt", weights_only=True)
     bootstrap = tmp_path / "bootstrap"
-    _train(ppo, bootstrap, setup="mber", num_envs=1, total_frames=512)
+    _train(bootstrap, setup="mber", num_envs=1, total_frames=512)
     assert read_rows(bootstrap, "episodes")[0] == read_rows(tmp_path / "run", "episodes")[0]
     other = torch.load(bootstrap / "policy.pt", weights_only=True)["actor"]
     assert any(not torch.equal(value, other[name]) for name, value in policy["actor"].items())
 
 
-def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
+def test_options_reach_the_parts(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "total_frames": 768,
         "num_envs": 2,
@@ -197,12 +194,11 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
         "epochs": 1,
     }
     unscaled, episodic = tmp_path / "unscaled", tmp_path / "episodic"
-    _train(ppo, unscaled, setup="mber", scale_minibatch=False, max_grad_norm=0.5, **options)
+    _train(unscaled, setup="mber", scale_minibatch=False, max_grad_norm=0.5, **options)
     last = read_rows(unscaled)[-1]
     assert (last["active_batches"], last["minibatch_size"], last["updates"]) == ("2", "32", "16")
     assert float(last["grad_norm"]) > 0
     _train(
-        ppo,
         episodic,
         minibatches="episodic",
         num_batches=2,
@@ -223,10 +219,8 @@ def test_options_reach_the_parts(ppo: ModuleType, tmp_path: Path) -> None:
     assert arguments == {**sizes, "activation": "elu"}
 
 
-def test_disc_adapts_its_penalty_and_anneals_its_step_size_alone(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
-    _train(ppo, tmp_path, setup="disc", num_batches=2, total_frames=768)
+def test_disc_adapts_its_penalty_and_anneals_its_step_size_alone(tmp_path: Path) -> None:
+    _train(tmp_path, setup="disc", num_batches=2, total_frames=768)
     rows = read_rows(tmp_path)
     weight, weights = 1.0, []
     for row in rows:
@@ -240,10 +234,8 @@ def test_disc_adapts_its_penalty_and_anneals_its_step_size_alone(
     assert not {"clip_epsilon", "drop_factor"} & rows[0].keys()
 
 
-def test_geppos_step_size_follows_the_policy_and_its_own_network(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
-    _train(ppo, tmp_path, setup="geppo", total_frames=768)
+def test_geppos_step_size_follows_the_policy_and_its_own_network(tmp_path: Path) -> None:
+    _train(tmp_path, setup="geppo", total_frames=768)
     rows = read_rows(tmp_path)
     assert [int(row["minibatch_size"]) for row in rows] == [32, 64, 96]
     sizes = [float(row["learning_rate"]) for row in rows]
@@ -253,8 +245,8 @@ def test_geppos_step_size_follows_the_policy_and_its_own_network(
     assert [group["lr"] for group in saved] == pytest.approx([3e-4 * 1.03**3, 3e-4])
 
 
-def test_a_wanted_number_of_batches_is_in_use(ppo: ModuleType, tmp_path: Path) -> None:
-    _train(ppo, tmp_path, batches_in_use=2, loss="gipo", replay_frames=1024, total_frames=1024)
+def test_a_wanted_number_of_batches_is_in_use(tmp_path: Path) -> None:
+    _train(tmp_path, batches_in_use=2, loss="gipo", replay_frames=1024, total_frames=1024)
     rows = read_rows(tmp_path)
     assert [row["active_batches"] for row in rows] == ["1", "2", "2", "2"]
     for row in rows[2:]:
@@ -265,18 +257,16 @@ def test_a_wanted_number_of_batches_is_in_use(ppo: ModuleType, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("protocol", "prior"), [("paper", 0.01), ("default", 0.0)])
-def test_the_paper_s_observation_statistics_have_a_prior(
-    ppo: ModuleType, protocol: str, prior: float
-) -> None:
-    config = ppo.resolve(ppo.Config(env_id="Pendulum-v1", protocol=protocol))
+def test_the_paper_s_observation_statistics_have_a_prior(protocol: Any, prior: float) -> None:
+    config = resolve(Config(env_id="Pendulum-v1", protocol=protocol))
     env = builders.build_env(config)
     normalizer = builders.build_networks(config, env)[2]
     env.close()
     assert normalizer.count.item() == prior
 
 
-def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
-    config = ppo.resolve(ppo.Config(env_id="Pendulum-v1"))
+def test_only_what_is_read_is_stored() -> None:
+    config = resolve(Config(env_id="Pendulum-v1"))
     env = builders.build_env(config)
     actor, critic, *_ = builders.build_networks(config, env)
     env.close()
@@ -285,9 +275,7 @@ def test_only_what_is_read_is_stored(ppo: ModuleType) -> None:
     assert set(replay.keys or ()) == stored
 
 
-def test_bad_data_ends_a_run_with_one_line_and_keeps_the_files(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
+def test_bad_data_ends_a_run_with_one_line_and_keeps_the_files(tmp_path: Path) -> None:
     env_id = "tests.recipes.faulty:Broken-v0"
     options = ["--env-id", env_id, "--num-envs", "1", "--smoke", "--compile", "off"]
     said = run_main(ppo, *options, "--run-dir", tmp_path / "run")
@@ -299,26 +287,21 @@ def test_bad_data_ends_a_run_with_one_line_and_keeps_the_files(
     assert torch.load(tmp_path / "run" / "policy.pt", weights_only=True)["env_id"] == env_id
 
 
-def test_the_best_checkpoint_is_not_that_of_the_first_short_episodes(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
+def test_the_best_checkpoint_is_not_that_of_the_first_short_episodes(tmp_path: Path) -> None:
     """Eight episodes of two frames end first, with the highest returns."""
-    _train(
-        ppo, tmp_path / "run", env_id="tests.recipes.faulty:Flattering-v0", checkpoint_interval=1
-    )
+    env_id = "tests.recipes.faulty:Flattering-v0"
+    _train(tmp_path / "run", env_id=env_id, checkpoint_interval=1)
     best = find_policy(tmp_path / "run", "best")
     assert int(best.name[:12]) == 2560
 
 
-def test_few_episodes_count_once_half_of_the_frames_are_collected(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
-    _train(ppo, tmp_path / "run")  # eight episodes, at 1600 of 2560 frames
+def test_few_episodes_count_once_half_of_the_frames_are_collected(tmp_path: Path) -> None:
+    _train(tmp_path / "run")  # eight episodes, at 1600 of 2560 frames
     assert find_policy(tmp_path / "run", "best").name.startswith("000000002560")
 
 
 def test_a_run_without_an_episode_has_no_score(
-    ppo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "256", "--epochs", "1")
     assert run_main(ppo, *options, "--run-dir", tmp_path) == 0
@@ -326,8 +309,8 @@ def test_a_run_without_an_episode_has_no_score(
     assert capsys.readouterr().out == said
 
 
-def test_on_another_device_the_fast_collector_acts_by_a_copy_on_the_cpu(ppo: ModuleType) -> None:
-    config = ppo.resolve(ppo.Config(env_id="Pendulum-v1", smoke=True))
+def test_on_another_device_the_fast_collector_acts_by_a_copy_on_the_cpu() -> None:
+    config = resolve(Config(env_id="Pendulum-v1", smoke=True))
     env = builders.build_env(config)
     actor, *_ = builders.build_networks(config, env)
     elsewhere = dataclasses.replace(config, device="cuda")
@@ -347,7 +330,7 @@ def test_on_another_device_the_fast_collector_acts_by_a_copy_on_the_cpu(ppo: Mod
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("compile", ["off", "on"])
 @pytest.mark.parametrize("collector", ["fast", "torchrl"])
-def test_trains_on_cuda(ppo: ModuleType, tmp_path: Path, compile: str, collector: str) -> None:
+def test_trains_on_cuda(tmp_path: Path, compile: str, collector: str) -> None:
     options = {"device": "cuda", "compile": compile, "collector": collector}
-    summary = _train(ppo, tmp_path / "run", **options)
+    summary = _train(tmp_path / "run", **options)
     assert math.isfinite(summary["final_score"])

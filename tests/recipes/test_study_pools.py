@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import ppo_amber_mujoco as ppo
 import pytest
 import reproduce_paper as recipe
 import tyro
+from ppo_amber_config import Config
 from study import pools, runs
 
 from tests.recipes.conftest import RECIPES
@@ -23,7 +25,7 @@ _FAULTY = "tests.recipes.faulty"
 
 @pytest.mark.parametrize("where", [["--workers", "2"], ["--ray-address", "local"]])
 def test_a_killed_run_is_tried_again_and_an_error_stops_no_other(
-    ppo: ModuleType, where: list[str], tmp_path: Path
+    where: list[str], tmp_path: Path
 ) -> None:
     if "--ray-address" in where:
         pytest.importorskip("ray")
@@ -51,8 +53,8 @@ def test_a_killed_run_is_tried_again_and_an_error_stops_no_other(
     assert "'next', 'reward'" in (broken / "log.txt").read_text().splitlines()[-1]
     assert (deadly / "log.txt").read_text().count(" python recipes/ppo_amber_mujoco.py ") == 2
     whole = tmp_path / "whole"
-    options = {"setup": "ppo", "protocol": "paper", "smoke": True, "compile": "off"}
-    ppo.train(ppo.Config(env_id="Pendulum-v1", run_dir=whole, progress=False, **options))
+    options: Any = {"setup": "ppo", "protocol": "paper", "smoke": True, "compile": "off"}
+    ppo.train(Config(env_id="Pendulum-v1", run_dir=whole, progress=False, **options))
     assert read_tables(deadly) == read_tables(whole)
     assert json.loads((deadly / "summary.json").read_text())["interrupted"] is False
 

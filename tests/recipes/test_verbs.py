@@ -3,10 +3,12 @@
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 
+import a2c_staleness_mujoco as a2c
+import ppo_amber_mujoco as ppo
 import pytest
 import torch
+from ppo_amber_config import Config
 
 from amber_trl.runs import find_policy
 from tests.recipes.conftest import run_main, run_script
@@ -16,7 +18,7 @@ _SMALL = ("--smoke", "--env-id", "Pendulum-v1", "--total-frames", "1024")
 
 
 @pytest.fixture(scope="module")
-def finished(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four iterations."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
     assert run_main(ppo, *_SMALL, "--run-dir", run_dir) == 0
@@ -24,7 +26,6 @@ def finished(ppo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_resuming_a_finished_run_names_the_alternatives(
-    ppo: ModuleType,
     finished: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -37,9 +38,7 @@ def test_resuming_a_finished_run_names_the_alternatives(
     assert read_tables(finished) == before
 
 
-def test_another_run_starts_from_its_networks_alone(
-    ppo: ModuleType, finished: Path, tmp_path: Path
-) -> None:
+def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     options = ("--setup", "ppo", "--learning-rate", "1e-12", "--critic-coeff", "0.5")
     assert run_main(ppo, *_SMALL, *options, "--run-dir", run_dir, "--init-from", finished) == 0
@@ -55,9 +54,7 @@ def test_another_run_starts_from_its_networks_alone(
     assert json.loads((run_dir / "config.json").read_text())["init_from"] == str(finished)
 
 
-def test_networks_of_another_shape_are_refused(
-    ppo: ModuleType, finished: Path, tmp_path: Path
-) -> None:
+def test_networks_of_another_shape_are_refused(finished: Path, tmp_path: Path) -> None:
     options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--init-from", finished)
     said = run_main(ppo, *_SMALL, *options)
     assert "error: init_from=" in said
@@ -94,11 +91,9 @@ def test_an_extended_run_continues_where_it_ended(finished: Path, extended: Path
     assert (summary["interrupted"], summary["exactness"]) == (False, "exact")
 
 
-def test_an_extended_run_resumes_exactly(
-    ppo: ModuleType, finished: Path, extended: Path, tmp_path: Path
-) -> None:
+def test_an_extended_run_resumes_exactly(finished: Path, extended: Path, tmp_path: Path) -> None:
     run_dir = shutil.copytree(finished, tmp_path / "run")
-    asked = ppo.Config(extend=run_dir, total_frames=2048, progress=False)
+    asked = Config(extend=run_dir, total_frames=2048, progress=False)
     with stopping():
         assert ppo.train(asked)["frames"] == 1280
     said = run_main(ppo, "--extend", run_dir, "--total-frames", "4096")
@@ -107,24 +102,24 @@ def test_an_extended_run_resumes_exactly(
     assert read_tables(run_dir) == read_tables(extended)
 
 
-def test_a_run_that_cannot_be_extended_is_reported(ppo: ModuleType, finished: Path) -> None:
+def test_a_run_that_cannot_be_extended_is_reported(finished: Path) -> None:
     for options in ((), ("--total-frames", "1024")):
         assert "--total-frames" in run_main(ppo, "--extend", finished, *options)
     said = run_main(ppo, "--extend", finished, "--total-frames", "2048", "--gamma", "0.5")
     assert "gamma=0.5 contradicts gamma=0.99" in said
 
 
-def test_a_run_is_resumed_by_its_own_recipe(a2c: ModuleType, finished: Path) -> None:
+def test_a_run_is_resumed_by_its_own_recipe(finished: Path) -> None:
     assert "setup='amber'" in run_main(a2c, "--resume", finished)
 
 
-def test_a2c_is_extended(a2c: ModuleType, tmp_path: Path) -> None:
+def test_a2c_is_extended(tmp_path: Path) -> None:
     assert run_main(a2c, "--smoke", "--total-frames", "512", "--run-dir", tmp_path) == 0
     assert run_main(a2c, "--extend", tmp_path, "--total-frames", "1024") == 0
     assert [row["frames"] for row in read_rows(tmp_path)] == ["256", "512", "768", "1024"]
 
 
-def test_a_kl_target_ends_the_epochs_early(ppo: ModuleType, tmp_path: Path) -> None:
+def test_a_kl_target_ends_the_epochs_early(tmp_path: Path) -> None:
     options = ("--run-dir", tmp_path / "run", "--epochs", "5", "--target-kl", "1e-9")
     assert run_main(ppo, *_SMALL, *options) == 0
     updates = [int(row["updates"]) for row in read_rows(tmp_path / "run")]
@@ -133,7 +128,7 @@ def test_a_kl_target_ends_the_epochs_early(ppo: ModuleType, tmp_path: Path) -> N
 
 
 def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
-    ppo: ModuleType, finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
     options = ("--eval-interval", "2", "--eval-episodes", "3", "--checkpoint-interval", "1")

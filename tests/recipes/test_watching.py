@@ -6,9 +6,10 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import ppo_amber_mujoco as ppo
 import pytest
+from ppo_amber_config import Config
 
 from amber_trl.checkpoints import list_checkpoints
 from tests.recipes.conftest import RECIPES, run_main, run_script
@@ -18,16 +19,14 @@ from tests.runs.test_run_directory import logged
 _OPTIONS = ("--smoke", "--env-id", "InvertedPendulum-v5", "--checkpoint-interval", "2")
 
 
-def test_tensorboard_has_what_the_tables_have_and_each_frame_once(
-    ppo: ModuleType, tmp_path: Path
-) -> None:
+def test_tensorboard_has_what_the_tables_have_and_each_frame_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run_dir = tmp_path / "run"
     options = ("--total-frames", "1024", "--eval-interval", "2", "--eval-episodes", "1")
     logger = ("--logger", "tensorboard", "--run-dir", run_dir)
     assert run_main(ppo, *_OPTIONS, *options, *logger) == 0
     list_checkpoints(run_dir / "checkpoints")[-1].unlink()  # so that two iterations are repeated
-    ppo.train(ppo.Config(resume=run_dir, progress=False))
+    ppo.train(Config(resume=run_dir, progress=False))
     found = logged(run_dir)
     assert [step for step, _ in found["ledger/kl_0"]] == [256, 512, 768, 1024]
     assert [step for step, _ in found["eval_return"]] == [512, 1024]
