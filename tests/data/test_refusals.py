@@ -163,8 +163,6 @@ def test_after_empty_a_batch_is_laid_out_as_before() -> None:
         ("prefetch", 2),
         ("dim_extend", 0),
         ("shared", True),
-        ("transform_factory", Compose),
-        ("sample_unit", None),
         ("nonsense", 1),
     ],
 )
@@ -209,10 +207,8 @@ def filled() -> LazyTensorStorage:
     ],
 )
 def test_a_storage_that_cannot_work_is_refused(storage: Callable[[], Any], message: str) -> None:
-    for given in (storage, storage()):
-        if isinstance(given, LazyTensorStorage | ListStorage | TensorStorage) or callable(given):
-            with pytest.raises(ValueError, match=message):
-                make_replay(storage=given)
+    with pytest.raises(ValueError, match=message):
+        make_replay(storage=storage)
 
 
 @pytest.mark.parametrize("sampler", [AdaptiveMinibatchSampler, EpisodicMinibatchSampler])

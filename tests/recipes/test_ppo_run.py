@@ -54,10 +54,7 @@ def test_a_run_leaves_its_files(smoke: tuple[Path, str]) -> None:
         "versions.json",
     ]
     config = json.loads((run_dir / "config.json").read_text())
-    assert config["num_batches"] == 8
-    assert config["clip_epsilon"] == 0.4
-    assert config["time_limits"] == "bootstrap"
-    assert "torchrl" in json.loads((run_dir / "versions.json").read_text())
+    assert (config["num_batches"], config["time_limits"]) == (8, "bootstrap")
 
 
 def test_the_bar_shows_progress(smoke: tuple[Path, str]) -> None:

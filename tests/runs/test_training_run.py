@@ -140,16 +140,17 @@ def test_a_second_interrupt_ends_it_at_once_and_keeps_the_files(tmp_path: Path) 
     assert not list_checkpoints(tmp_path / "checkpoints")  # of a half-made iteration
 
 
+def _full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_an_error_is_not_hidden_by_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     def fail(*_: Any) -> None:
         raise RuntimeError("what happened first")
 
-    monkeypatch.setattr(Policy, "save", full)
+    monkeypatch.setattr(Policy, "save", _full)
     with pytest.raises(RuntimeError, match="what happened first"):
         train(str(tmp_path), on_batch=fail)
     assert "could not be written" in caplog.text
@@ -160,10 +161,7 @@ def test_an_error_is_not_hidden_by_a_full_disk(
 def test_a_checkpoint_on_a_full_disk_leaves_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Checkpoints, "save", full)
+    monkeypatch.setattr(Checkpoints, "save", _full)
     with pytest.raises(OSError, match="No space left"):
         train(str(tmp_path), iterations=1)
     assert (tmp_path / "policy.pt").exists()

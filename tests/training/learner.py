@@ -72,9 +72,9 @@ class Learner:
         self.optimizer.param_groups[0]["lr"] = 3e-4 * left
 
 
-def ppo_learner(*, compile: bool, **options: Any) -> Learner:
+def ppo_learner(*, compile: bool) -> Learner:
     """Stock PPO with the paper's Adam; the same parameters every time."""
-    loss = make_loss(functional=False, **options)
+    loss = make_loss(functional=False)
     return Learner(loss, torch.optim.Adam(loss.parameters(), lr=3e-4, eps=1e-5), compile=compile)
 
 

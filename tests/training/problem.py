@@ -15,34 +15,32 @@ _PPO = {"clip_epsilon": 0.3, "max_importance_ratio": 1e3}
 
 
 def make_loss(
-    loss_type: type[LossModule] = ClipPPOLoss, *, seed: int = 0, hidden: int = 64, **kwargs: Any
+    loss_type: type[LossModule] = ClipPPOLoss, *, seed: int = 0, **kwargs: Any
 ) -> LossModule:
     """Two tanh networks under the paper's preset; the same parameters for the same seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = torch.nn.Sequential(
-            *_tanh_layers(hidden, 2 * ACTION_SIZE), NormalParamExtractor()
-        )
+        network = torch.nn.Sequential(*_tanh_layers(2 * ACTION_SIZE), NormalParamExtractor())
         actor = ProbabilisticActor(
             TensorDictModule(network, ["observation"], ["loc", "scale"]),
             in_keys=["loc", "scale"],
             distribution_class=IndependentNormal,
             return_log_prob=True,
         )
-        critic = ValueOperator(torch.nn.Sequential(*_tanh_layers(hidden, 1)), ["observation"])
+        critic = ValueOperator(torch.nn.Sequential(*_tanh_layers(1)), ["observation"])
     preset: dict[str, Any] = {"loss_critic_type": "l2", "entropy_bonus": False}
     if issubclass(loss_type, ClipPPOLoss):
         preset |= _PPO
     return loss_type(actor, critic, **(preset | kwargs))
 
 
-def _tanh_layers(hidden: int, out: int) -> list[torch.nn.Module]:
+def _tanh_layers(out: int) -> list[torch.nn.Module]:
     return [
-        torch.nn.Linear(OBSERVATION_SIZE, hidden),
+        torch.nn.Linear(OBSERVATION_SIZE, 64),
         torch.nn.Tanh(),
-        torch.nn.Linear(hidden, hidden),
+        torch.nn.Linear(64, 64),
         torch.nn.Tanh(),
-        torch.nn.Linear(hidden, out),
+        torch.nn.Linear(64, out),
     ]
 
 

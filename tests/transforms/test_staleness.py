@@ -206,8 +206,6 @@ def test_ages_are_a_tensor_of_one_for_each_batch(actor: Any, age: Any) -> None:
         {"max_importance_ratio": NAN},
         {"drop_factor": -1},
         {"drop_factor": None},
-        {"metric": "freshness"},
-        {"metric": None},
     ],
 )
 def test_arguments_out_of_range_are_refused(actor: Any, arguments: dict[str, Any]) -> None:
