@@ -1,7 +1,5 @@
 """The paper's equations against numbers worked out by hand, and the properties that they must have."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Components to save: a small learner in which every part changes at each step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

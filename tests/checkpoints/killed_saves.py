@@ -7,8 +7,6 @@ creation and removal of two saves, and at KILLS random times, in directories bel
 its findings as JSON. It forks, so that only one process imports torch.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

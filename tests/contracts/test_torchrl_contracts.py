@@ -1,7 +1,5 @@
 """The contracts of TorchRL's replay buffers: states, files, copies, generators and gauges."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import io

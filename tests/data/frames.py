@@ -1,7 +1,5 @@
 """Batches in which every field identifies its transition, and buffers small enough to count."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

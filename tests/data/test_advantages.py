@@ -1,7 +1,5 @@
 """Advantages that a buffer recomputes: by hand, against TorchRL's GAE, and in a loop."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """When an epoch begins, ends, and must not begin; and how refresh affects it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What the buffer keeps: whole batches, every field of one transition together, the oldest replaced."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the buffer refuses, by name and number; a refusal leaves it bit for bit unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

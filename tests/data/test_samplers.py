@@ -1,7 +1,5 @@
 """Which rows the samplers return: each active row once, in equal minibatches, uniformly."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

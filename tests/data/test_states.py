@@ -1,7 +1,5 @@
 """Loading: every state that a buffer can be in, and states that do not fit it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

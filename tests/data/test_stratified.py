@@ -1,7 +1,5 @@
 """Minibatches in which each batch has its share, by hand and in a buffer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks, losses and frames for the tests of the loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

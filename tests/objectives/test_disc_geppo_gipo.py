@@ -1,7 +1,5 @@
 """The later losses: by hand, reduced to PPO, and with the ratios that replay causes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

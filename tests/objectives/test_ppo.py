@@ -1,7 +1,5 @@
 """The loss: TorchRL's own numbers, safe for frames of old policies."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

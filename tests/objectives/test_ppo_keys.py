@@ -1,7 +1,5 @@
 """The keys of the loss, and input that it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Custom parts that tests name on the recipes' command line."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A custom actor, sampler and staleness metric, named on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

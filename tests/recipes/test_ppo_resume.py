@@ -1,7 +1,5 @@
 """A run that was stopped and resumed ends as if it had never stopped."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Reads back a run's files, and stops a run."""
 
-from __future__ import annotations
-
 import csv
 import signal
 from collections.abc import Iterator

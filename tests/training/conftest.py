@@ -1,7 +1,5 @@
 """One compiled step shared by all of its tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

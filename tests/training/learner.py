@@ -1,7 +1,5 @@
 """A loss, its optimiser and update step, on frames that every test of the step uses."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

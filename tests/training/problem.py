@@ -1,7 +1,5 @@
 """A small PPO problem: seeded networks and minibatches that use only TorchRL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Whether a run compiles its update step."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The compiled update step against the eager one, which is TorchRL's stock loop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Unsupported losses and optimisers are refused by name."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A critic that learns from every stored batch, while the actor learns from those in use."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tensordict import TensorDict

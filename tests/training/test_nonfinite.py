@@ -1,7 +1,5 @@
 """A loss or gradient that is not finite changes nothing, compiled and eager."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The eager update step against TorchRL's stock loop, and its refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Actors of every kind, and frames that they collected, for the tests of the staleness filter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

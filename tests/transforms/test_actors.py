@@ -1,7 +1,5 @@
 """The filter with every kind of actor, and with renamed keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

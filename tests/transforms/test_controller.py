@@ -1,7 +1,5 @@
 """The drop factor that keeps a target amount of stored data in use, by hand and in a buffer."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

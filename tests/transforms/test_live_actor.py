@@ -1,7 +1,5 @@
 """What measuring must not change; and the filter references an actor without owning it."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Each metric of the filter, and functions given as one."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

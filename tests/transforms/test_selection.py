@@ -1,7 +1,5 @@
 """Feeding TorchRL's own losses with the frames that the filter keeps in use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The filter's measurements, and its ledger."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

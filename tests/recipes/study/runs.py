@@ -1,7 +1,5 @@
 """Small run directories, as the main recipe leaves them, with known scores."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
