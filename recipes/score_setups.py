@@ -5,8 +5,8 @@
 
 Prints a table in Markdown: of each setup its relative score on each task, and their mean, the score.
 The relative score is `(x - r) / (p - r)`: `x` is the setup's mean of the average return over training,
-`p` that of PPO as published, and `r` the return of random actions. A setup that lacks runs on a task has
-no score, and one that lacks runs on every task is not shown. Needs pandas.
+`p` that of PPO as published, and `r` the return of random actions. A setup that lacks a seed on a task has
+no relative score there and no score; one that lacks a seed on every task is named, not shown. Needs pandas.
 """
 
 from __future__ import annotations
@@ -63,17 +63,25 @@ def main(
     try:
         read = read_study([study])
         runs, published = read.runs, None
+        if len(protocols := sorted(set(runs["protocol"]))) > 1:
+            raise ValueError(
+                f"{study} has runs of protocols {protocols}: name a folder with one of them"
+            )
         for column, wanted in {"seed": seeds, "task": tasks}.items():
             runs = runs[runs[column].isin(wanted)] if wanted else runs
         if ppo is not None:
             known = pd.read_csv(ppo).query("protocol == 'paper' and setup == 'ppo'")
             published = known.groupby("task")["speed_score"].mean()
-        table = relative_scores(runs, published).dropna(how="all")
+        every = relative_scores(runs, published)
+        table = every.dropna(how="all")
         if table.empty:
             raise ValueError("no setup has all these seeds on any of these tasks: nothing to score")
     except (RunError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    for words in read.left_out:
+    lacking = [
+        f"{setup} lacks a seed on every task" for setup in every.index.difference(table.index)
+    ]
+    for words in [*read.left_out, *lacking]:
         sys.stderr.write(f"left out: {words}\n")
     lines = [["setup", *table.columns], ["---", *["--:"] * table.shape[1]]]
     for setup, row in table.iterrows():

@@ -183,3 +183,32 @@ def test_log_probabilities_are_the_actors_own(
             for key, value in frames.call(row).items():
                 assert torch.equal(outputs[key][frame], value), key
     assert frames.failure is None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "sizes", "num_envs"),
+    [("HalfCheetah-v5", (17, 6), 2), ("InvertedPendulum-v5", (4, 1), 3)],
+)
+def test_recorded_actions_replay_to_recorded_frames(
+    env_id: str, sizes: tuple[int, int], num_envs: int
+) -> None:
+    env = vector(env_id, num_envs, max_episode_steps=35)
+    collector = GymCollector(env, gaussian(*sizes), frames_per_batch=60 * num_envs)
+    collector.set_seed(11)
+    batches = iter(collector)
+    batch: TensorDictBase = torch.cat([next(batches), next(batches)], dim=-1)
+    for index, make_one in enumerate(env._env.env_fns):
+        one = make_one()
+        observation, _ = one.reset(seed=11 + index)
+        for frame in batch[index]:
+            assert np.array_equal(observation, frame["observation"].numpy())
+            observation, reward, terminated, truncated, _ = one.step(frame["action"].numpy())
+            after = frame["next"]
+            assert np.array_equal(observation, after["observation"].numpy())
+            assert after["reward"].item() == np.float32(reward)
+            assert after["terminated"].item() == terminated
+            assert after["truncated"].item() == truncated
+            assert after["done"].item() == (terminated or truncated)
+            if terminated or truncated:
+                observation, _ = one.reset()
+    assert batch["next", "done"].any()

@@ -1,10 +1,13 @@
 """The rule that chooses the default setup, by hand."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from score_setups import main, relative_scores
 
 from tests.recipes.conftest import RECIPES
+from tests.recipes.study.runs import write_study
 
 
 def runs(*rows: tuple[str, str, int, float]) -> pd.DataFrame:
@@ -35,6 +38,16 @@ def test_each_seed_needs_its_run_of_ppo() -> None:
     rows = runs(("Hopper-v5", "amber", 100, 1.0), ("Hopper-v5", "ppo", 101, 1.0))
     with pytest.raises(ValueError, match="runs of ppo are missing"):
         relative_scores(rows)
+
+
+def test_what_is_not_in_the_table_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path, {("Hopper-v5", "ppo"): [1.0, 2.0], ("Hopper-v5", "amber"): [3.0]})
+    main(tmp_path)
+    out, err = capsys.readouterr()
+    assert "`ppo`" in out and "amber" not in out
+    assert "amber lacks a seed" in err
 
 
 def test_the_published_runs_give_the_table_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
