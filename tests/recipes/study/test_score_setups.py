@@ -50,7 +50,10 @@ def test_what_is_not_in_the_table_is_named(
     assert "amber lacks a seed" in err
 
 
-def test_the_published_runs_give_the_table_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("seeds", [(100, 101), (100,)])
+def test_the_published_runs_give_the_tables_of_the_page(
+    seeds: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     docs = RECIPES.parent / "docs"
-    main(docs / "data" / "default_search")
+    main(docs / "data" / "default_search", seeds, ppo=docs / "tables" / "runs.csv")
     assert capsys.readouterr().out in (docs / "default_search.md").read_text(encoding="utf-8")
