@@ -46,7 +46,8 @@ def test_what_is_not_in_the_table_is_named(
     write_study(tmp_path, {("Hopper-v5", "ppo"): [1.0, 2.0], ("Hopper-v5", "amber"): [3.0]})
     main(tmp_path)
     out, err = capsys.readouterr()
-    assert "`ppo`" in out and "amber" not in out
+    assert "`ppo`" in out
+    assert "amber" not in out
     assert "amber lacks a seed" in err
 
 
