@@ -152,6 +152,8 @@ class EffectiveConfig(Config):
     compiled: bool
 
 
+DROPPING = ("drop_factor", "batches_in_use", "ess_in_use")
+"""Options of which one decides which batches are in use; a setup that drops none has none."""
 _DEFAULTS: dict[str, Any] = {
     "total_frames": 1_000_000,
     "checkpoint_interval": None,  # if --checkpoint-interval None is given
@@ -275,13 +277,12 @@ def _check_combinations(config: EffectiveConfig) -> None:
             refuse(getattr(config, name) != value, f"{name} protocol", f"it sets {value!r}")
     for name in ("num_envs", "minibatch_size"):
         refuse(frames % getattr(config, name) > 0, f"{name} frames_per_batch", "choose a divisor")
-    choices = ("drop_factor", "batches_in_use", "ess_in_use")
-    chosen = [name for name in choices if getattr(config, name) is not None]
+    chosen = [name for name in DROPPING if getattr(config, name) is not None]
     drops = "drop_factor" in _SETUPS[config.setup]
     if chosen:
         refuse(not drops, f"{chosen[0]} setup", "it drops no batches; amber and disc do")
     refuse(len(chosen) > 1, " ".join(chosen), "each decides which batches are in use")
-    for name in choices[1:]:
+    for name in DROPPING[1:]:
         wanted = getattr(config, name)
         if wanted is not None:
             refuse(wanted > batches, f"{name} num_batches", "no more can be in use than are kept")

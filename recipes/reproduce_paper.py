@@ -119,8 +119,12 @@ def show(config: Config, parts: Mapping[str, list[Job]]) -> None:
         _say(f"{name:10s} {PARTS[name].question} {counts}")
 
 
-def publish(found: Iterable[Job], directory: Path) -> None:
-    """Adds the finished runs to an archive, after reading each as the report would."""
+def publish(found: Iterable[Job], directory: Path) -> int:
+    """Adds the finished runs to an archive, after reading each as the report would.
+
+    Returns:
+        The exit code: 1 if no run was archived.
+    """
     try:
         from study.read import RunError, read_finished_run
     except ModuleNotFoundError as error:
@@ -129,7 +133,9 @@ def publish(found: Iterable[Job], directory: Path) -> None:
     done: dict[str, str] = {}
     for job in found:
         done[job.name] = runs.state(job)
-        if done[job.name] == "finished":
+        if done[job.name] == "other":
+            _say(f"left out    {job.run_dir} has {', '.join(runs.other_options(job))}")
+        elif done[job.name] == "finished":
             try:
                 read_finished_run(job.run_dir)
             except RunError as error:
@@ -139,6 +145,7 @@ def publish(found: Iterable[Job], directory: Path) -> None:
                 archive(job, directory)
                 done[job.name] = "archived"
     _say(f"{_counts(done.values())} in {directory}")
+    return 0 if "archived" in done.values() else 1
 
 
 def make(config: Config, found: list[Job]) -> int:
@@ -187,7 +194,7 @@ def main() -> int:
         if config.dry_run:
             show(config, parts)
         elif config.archive is not None:
-            publish(_each_once(parts), config.archive)
+            return publish(_each_once(parts), config.archive)
         else:
             return make(config, _each_once(parts))
     except (ValueError, TypeError, OSError, ImportError) as error:
@@ -204,7 +211,7 @@ def _each_once(parts: Mapping[str, list[Job]]) -> list[Job]:
 def _result(job: Job) -> str:
     summary = runs.read_summary(job)
     if summary is None:
-        return "stopped before its first iteration"
+        return "stopped without saving"
     if summary["interrupted"]:
         return f"stopped after {summary['frames']} frames"
     taken = tqdm.format_interval(summary["seconds"])

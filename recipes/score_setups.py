@@ -29,7 +29,8 @@ def relative_scores(runs: pd.DataFrame, published: pd.Series | None = None) -> p
         published: ``p`` by task; by default the mean of the runs of ``ppo``.
 
     Raises:
-        ValueError: if a task has no ``p``, or there is no run of ``ppo`` with a seed that another setup has.
+        ValueError: if a task has no ``p`` or no ``r``, or there is no run of ``ppo`` with a seed that
+            another setup has.
     """
     scores = runs.pivot(index=["task", "seed"], columns="setup", values="speed_score")
     means = scores.groupby("task").agg(lambda column: column.mean(skipna=False))
@@ -41,6 +42,10 @@ def relative_scores(runs: pd.DataFrame, published: pd.Series | None = None) -> p
             f"{missing}: runs of ppo are missing, to which the other setups are compared"
         )
     random = reference_returns()["random_return"].reindex(means.index)
+    if missing := list(means.index[random.isna()]):
+        raise ValueError(
+            f"tasks={missing}: the return of random actions is not known: leave them out"
+        )
     relative = means.sub(random, axis=0).div(published - random, axis=0).T
     relative["score"] = relative.mean(axis=1, skipna=False)
     return relative.sort_values("score", ascending=False)
@@ -67,10 +72,16 @@ def main(
             raise ValueError(
                 f"{study} has runs of protocols {protocols}: name a folder with one of them"
             )
-        for column, wanted in {"seed": seeds, "task": tasks}.items():
+        chosen: dict[str, tuple[int | str, ...] | None] = {"seed": seeds, "task": tasks}
+        for column, wanted in chosen.items():
+            if unknown := set(wanted or ()) - set(runs[column]):
+                raise ValueError(f"{column}s={[*unknown]}: no run has them")
             runs = runs[runs[column].isin(wanted)] if wanted else runs
         if ppo is not None:
-            known = pd.read_csv(ppo).query("protocol == 'paper' and setup == 'ppo'")
+            known = pd.read_csv(ppo)
+            if lacks := {"protocol", "task", "setup", "speed_score"} - {*known}:
+                raise ValueError(f"ppo={ppo} has no {sorted(lacks)}: name a report's runs.csv")
+            known = known[(known["protocol"] == "paper") & (known["setup"] == "ppo")]
             published = known.groupby("task")["speed_score"].mean()
         every = relative_scores(runs, published)
         table = every.dropna(how="all")
@@ -78,10 +89,10 @@ def main(
             raise ValueError("no setup has all these seeds on any of these tasks: nothing to score")
     except (RunError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    lacking = [
-        f"{setup} lacks a seed on every task" for setup in every.index.difference(table.index)
-    ]
-    for words in [*read.left_out, *lacking]:
+    lacking = every.index.difference(table.index)
+    own = runs[runs["setup"].isin(lacking)].groupby("setup")["seed"].agg(lambda s: sorted({*s}))
+    few = [f"{setup} has seeds {seeds}, but not all on any task" for setup, seeds in own.items()]
+    for words in [*read.left_out, *few]:
         sys.stderr.write(f"left out: {words}\n")
     lines = [["setup", *table.columns], ["---", *["--:"] * table.shape[1]]]
     for setup, row in table.iterrows():

@@ -15,6 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from amber_trl.evaluation import _drawing as drawing
 from amber_trl.evaluation.logged_runs import LoggedRun
 
+_NAMED = 10  # ages
+
 RunsBySetup = Mapping[str, Sequence[LoggedRun]]
 
 
@@ -64,28 +66,41 @@ def batches_in_use(runs: RunsBySetup) -> Figure:
 def staleness_by_age(runs: Sequence[LoggedRun]) -> Figure:
     """Staleness of one setup's stored batches, with one line per age, on a logarithmic axis.
 
-    Lines are medians over seeds of running means. The dashed line is the drop factor: batches below it
-    are used.
+    Lines are medians over seeds of running means. The dashed line is the drop factor, also a median: batches
+    below it are used. The legend names at most ten ages.
     """
     columns = {name for run in runs for name in run.iterations}
     ages = sorted(int(name[10:]) for name in columns if re.fullmatch(r"staleness_[1-9]\d*", name))
-    shades = drawing.shades(len(ages))
+    shades, named = drawing.shades(len(ages)), ages[:: -(-len(ages) // _NAMED)]
     figure, panels = drawing.panels(_tasks(runs))
     for task, axes in panels.items():
-        here = [run.iterations for run in runs if run.task == task]
+        here = [run for run in runs if run.task == task]
         for age, shade in zip(ages, shades, strict=True):
             column = f"staleness_{age}"
-            curves = [(t["frames"], drawing.smooth(t[column])) for t in here if column in t]
-            if curves:
-                frames, values = drawing.aligned(curves)
-                middle = np.ma.median(np.ma.masked_invalid(values), axis=0)  # type: ignore[no-untyped-call]
-                axes.plot(frames, middle, color=shade, linewidth=1, label=f"age {age}")
-        if "drop_factor" in (first := here[0]):
-            x, y = first["frames"], first["drop_factor"]
-            axes.plot(x, y, "--", color="black", linewidth=1, label="drop factor")
+            logged = [run.iterations for run in here if column in run.iterations]
+            if logged:
+                curves = [(own["frames"], drawing.smooth(own[column])) for own in logged]
+                label = f"age {age}" if age in named else None
+                axes.plot(*_median(curves), color=shade, linewidth=1, label=label)
+        frames, limit = _median([_drop_factor(run) for run in here])
+        if np.isfinite(limit).any():
+            axes.plot(frames, limit, "--", color="black", linewidth=1, label="drop factor")
         axes.set_yscale("log")
     drawing.label(figure, "staleness of stored batches (running mean)")
     return figure
+
+
+def _median(curves: Sequence[drawing.Curve]) -> drawing.Curve:
+    frames, values = drawing.aligned(curves)
+    middle = np.ma.median(np.ma.masked_invalid(values), axis=0)  # type: ignore[no-untyped-call]
+    return frames, middle.filled(np.nan)
+
+
+def _drop_factor(run: LoggedRun) -> drawing.Curve:
+    """As logged, or as configured if it is constant; NaN if the run drops nothing."""
+    frames, fixed = run.iterations["frames"], run.config.get("drop_factor")
+    constant = np.full(len(frames), np.nan if fixed is None else float(fixed))
+    return frames, run.iterations.get("drop_factor", constant)
 
 
 def _over_training(

@@ -25,6 +25,16 @@ INCIDENTAL = frozenset(
 )
 """Fields of ``config.json`` that do not distinguish setups: where and how a run is made and watched.
 What ``smoke`` changes is in other fields."""
+UNRECORDED: Mapping[str, Any] = {
+    "loss": "amber",
+    "learning_rate_schedule": "linear",
+    "range_schedule": "linear",
+    "advantages": "stored",
+    "critic_on": "active",
+    "reward_scaling": False,
+    "activation": "tanh",
+}
+"""Options that early runs of the main recipe do not record, with the values that those runs had."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +169,8 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
 
     A name is the option ``setup``, followed by as few other options as are needed to tell setups
     apart; those of ``INCIDENTAL`` never count. Options count as different only if they differ among
-    the runs of one task, so tasks may have options of their own, such as ``total_frames``. A missing
-    option counts as None, as do ``{}`` and ``[]``; None is not named.
+    the runs of one task, so tasks may have options of their own, such as ``total_frames``. ``{}`` and
+    ``[]`` count as None, as does a missing option, unless ``UNRECORDED`` has its value.
 
     Args:
         runs: of any tasks and recipes.
@@ -180,14 +190,13 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
         alike = [run for run in runs if run.setup == setup]
         differing = _differing(alike)
         for run in alike:
-            values = ((name, _option(run, name)) for name in differing)
-            words = (f"{name}={value}" for name, value in values if value is not None)
+            words = (f"{name}={_option(run, name)}" for name in differing)
             found.setdefault(", ".join([setup, *words]), []).append(run)
     return found
 
 
 def _option(run: LoggedRun, name: str) -> Any:
-    value = run.config.get(name)
+    value = run.config.get(name, UNRECORDED.get(name))
     return None if value in ({}, []) else value
 
 

@@ -3,21 +3,24 @@
 import logging
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, Self
 
 _logger = logging.getLogger(__name__)
+_SAME = 1.0  # seconds
 
 
 class StopOnInterrupt:
     """Delays a signal until the iteration ends: the first asks to stop, the second stops at once.
 
     Inside the context, the first SIGINT (Ctrl-C), SIGTERM or SIGHUP (a closed terminal) only sets
-    ``signal``. The training loop reads it between iterations, and so never saves a half-made update. The
-    first signal also restores the earlier handlers, so that a second one has its usual effect: SIGINT
-    raises :class:`KeyboardInterrupt`, the others end the process. Outside the main thread, where Python
-    allows no handlers, it does nothing. Signals that the process ignores, such as SIGHUP under
-    ``nohup``, stay ignored.
+    ``signal``. The training loop reads it between iterations, and so never saves a half-made update. A
+    later one has its usual effect: SIGINT raises :class:`KeyboardInterrupt`, the others end the process.
+    A signal within a second of the first counts as the same one, because a cluster that signals all
+    processes of a job reaches a run directly and through its parent. Outside the main thread, where
+    Python allows no handlers, nothing is delayed. Signals that the process ignores, such as SIGHUP
+    under ``nohup``, stay ignored.
 
     Attributes:
         signal: the signal that asked to stop, or None.
@@ -37,6 +40,7 @@ class StopOnInterrupt:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._asked_at = 0.0
         self._earlier: dict[signal.Signals, Any] = {}
 
     @property
@@ -55,9 +59,13 @@ class StopOnInterrupt:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.signal = signal.Signals(number)
-        self._restore()
-        _logger.warning("%s: finishing this iteration; another one stops at once", self.signal.name)
+        if self.signal is None:
+            self.signal, self._asked_at = signal.Signals(number), time.monotonic()
+            name = self.signal.name
+            _logger.warning("%s: finishing this iteration; another one stops at once", name)
+        elif time.monotonic() - self._asked_at > _SAME:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._earlier.items():

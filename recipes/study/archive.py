@@ -51,7 +51,10 @@ def archive(job: Job, directory: Path) -> None:
 def is_archived(job: Job, directory: Path) -> bool:
     """Whether an archive holds a run of this name."""
     path, folder = _place(job, directory)
-    return f"{folder}/config.json" in _read(path)
+    if not path.exists():
+        return False
+    with zipfile.ZipFile(path) as zipped:
+        return f"{folder}/config.json" in zipped.namelist()
 
 
 def write_zip(path: Path, files: Mapping[str, bytes]) -> None:

@@ -66,9 +66,11 @@ def _main(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     caption = f"Return over training. {_BANDS}"
     if one := study.select(protocol, main):
         yield Picture("learning-curves", caption, partial(learning_curves, one.logged))
-        for metric in METRICS:
+        which = "with a task and seed that all of them have" if one.left_out else ""
+        for metric, words in METRICS.items():
             draw = partial(scores_by_seed, one, study.setups, metric)
-            yield Picture(f"{metric}-scores", f"{METRICS[metric].capitalize()} of every run.", draw)
+            caption = f"{words.capitalize()} of every run {which}".rstrip()
+            yield Picture(f"{metric}-scores", f"{caption}.", draw)
 
 
 def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
@@ -77,7 +79,7 @@ def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     parts = {name: part.setups for name, part in PARTS.items() if part.protocol == protocol}
     known = {name for names in parts.values() for name in names}
     parts["by-setup"] = tuple(name for name in setups if name not in known)
-    drawn = [main]
+    drawn = [main] if study.select(protocol, main) else []
     for part, own in parts.items():
         names = list(dict.fromkeys([*main, *(name for name in own if name in setups)]))
         if names in drawn:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from study.grid import PAPER, PARTS, jobs
 from study.read import Selection, Study
+from study.references import PAPER_SETTINGS
 from study.setups import Setup, main_setups, pairs
 from study.tables import (
     METRICS,
@@ -66,7 +67,8 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
 
 def of_the_paper(study: Study) -> Iterator[str]:
     """The paper's figures and tables of results, and how many of the runs that repeat them exist."""
-    runs = study.runs[["protocol", "task", "setup", "seed"]].itertuples(index=False)
+    whole = study.runs[study.runs["frames"] >= PAPER_SETTINGS["total_frames"]]
+    runs = whole[["protocol", "task", "setup", "seed"]].itertuples(index=False)
     made = {"{}/{}/{}-seed{}".format(*run) for run in runs}
     rows = []
     for item, part in ((item, PARTS[name]) for item, names in PAPER.items() for name in names):

@@ -21,7 +21,7 @@ LOG = "log.txt"
 """The output of a run's attempts, one after the other."""
 THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Environment variables for a process that makes a run on one core."""
-STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a run that was asked to stop and saved a checkpoint."""
 _ROOT = Path(__file__).parents[2]
 

@@ -175,28 +175,31 @@ def _defaults(
 
 
 def main_setups(setups: Mapping[str, Setup]) -> list[str]:
-    """The setups of the main comparison: ppo and amber, or all setups if neither is there."""
-    return [name for name in ("ppo", "amber") if name in setups] or list(setups)
+    """The setups of the main comparison: ppo and amber, or all setups if one of them is missing."""
+    return ["ppo", "amber"] if setups.keys() >= {"ppo", "amber"} else list(setups)
 
 
 def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
-    """Pairs of setups; a page compares the first of each pair with the second."""
+    """Pairs of setups; a page compares the first of each pair with the second.
+
+    A setup is compared with its method's default, with each setup that lacks one of its changes, and with
+    ppo under the same changes. If the paper does not have it, it is also compared with ppo.
+    """
     found = [("amber", "ppo"), ("amber", _CONTROL), (_CONTROL, "ppo")]
     found += [("amber", "trpo"), ("amber", "acer")]  # the comparators of the paper's appendix
     for name, setup in setups.items():
-        if setup.method == "mber" and setup == setup.default:
-            found += [(name, "ppo"), ("amber", name)]
-        elif setup.paper_family in ("ppo", "amber") and setup != setup.default:
-            found.append((name, setup.method))  # another clip range or drop factor
         if (whole := setup.ablated_from) is not None:
             found.append((whole.name, name))
-        if setup.others:
-            found += [(name, setup.without(*setup.others).name), (name, "ppo")]
-        if "learning_rate" in setup.options - setup.others:
-            if setup.method == "amber":
-                found.append((name, name.replace("amber", "ppo", 1)))
-            found.append((name, setup.default.name))
-    return [pair for pair in dict.fromkeys(found) if setups.keys() >= {*pair}]
+            continue
+        if setup.method == "mber" and setup == setup.default:
+            found += [(name, "ppo"), ("amber", name)]
+        fewer = [setup.without(option) for option, _ in setup.changed]
+        in_ppo = Setup("ppo", setup.without("num_batches").changed)
+        found += [(name, other.name) for other in (Setup(setup.method), *fewer, in_ppo)]
+        if setup.others or setup.method not in _LENGTHS:
+            found.append((name, "ppo"))
+    there = (pair for pair in dict.fromkeys(found) if setups.keys() >= {*pair})
+    return [(one, other) for one, other in there if one != other]
 
 
 def swept(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from ppo_amber_config import DROPPING
 
 from amber_trl.envs import TASKS
 from study.read import Selection, Study
@@ -112,7 +113,7 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
     """
     rows = []
     for row, logged in zip(study.runs.to_dict("records"), study.logged, strict=True):
-        drops = logged.config.get("drop_factor") is not None
+        drops = any(logged.config.get(name) is not None for name in DROPPING)
         if row["protocol"] == protocol and drops and "active_batches" in logged.iterations:
             active, frames = logged.iterations["active_batches"], logged.iterations["frames"]
             several, early = pd.Series(active > 1), 3 * frames <= frames.max(initial=0)

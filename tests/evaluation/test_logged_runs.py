@@ -108,10 +108,11 @@ def test_tasks_may_have_lengths_of_their_own() -> None:
     assert names(*runs) == ["ppo", "amber"] * 2
 
 
-def test_a_missing_option_counts_as_none_and_none_is_not_named() -> None:
+def test_a_missing_option_counts_as_none_or_as_what_it_was() -> None:
     plain = {"setup": "ppo", "clip_epsilon": 0}
-    off = plain | {"target_kl": None, "env_kwargs": {}, "wrappers": []}
-    assert names(plain, off, off | {"target_kl": 0.01}) == ["ppo", "ppo", "ppo, target_kl=0.01"]
+    off = plain | {"target_kl": None, "env_kwargs": {}, "wrappers": [], "loss": "amber"}
+    expected = ["ppo, target_kl=None", "ppo, target_kl=None", "ppo, target_kl=0.01"]
+    assert names(plain, off, off | {"target_kl": 0.01}) == expected
 
 
 def test_a_length_names_the_runs_of_its_setup_alone() -> None:

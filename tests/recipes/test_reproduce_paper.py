@@ -208,6 +208,8 @@ def test_a_run_with_other_options_is_never_replaced(
     assert f"{finished.run_dir} holds a run with total_frames=2560 instead of 512" in code
     assert run_main(recipe, *options, "--dry-run") == 0
     assert "other       paper/Pendulum-v1/amber-seed0\n" in capsys.readouterr().out
+    assert run_main(recipe, *options, "--archive", str(finished.run_dir)) == 1
+    assert "total_frames=2560 instead of 512\n1 other" in capsys.readouterr().out
     assert runs.state(finished) == "finished"
 
 

@@ -23,6 +23,7 @@ from amber_trl.runs import (
     RunDirectory,
     TrainingRun,
     final_score,
+    interrupts,
     load_policy,
     speed_score,
 )
@@ -124,7 +125,11 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
     assert read_tables(run_dir) == read_tables(tmp_path / "whole")
 
 
-def test_a_second_interrupt_ends_it_at_once_and_keeps_the_files(tmp_path: Path) -> None:
+def test_a_second_interrupt_ends_it_at_once_and_keeps_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts, "_SAME", 0.0)
+
     def on_batch(run: TrainingRun, batch: Any) -> None:
         if run.frames == 2 * FRAMES:
             signal.raise_signal(signal.SIGINT)

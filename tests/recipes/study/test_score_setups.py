@@ -1,6 +1,7 @@
 """The rule that chooses the default setup, by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -48,7 +49,22 @@ def test_what_is_not_in_the_table_is_named(
     out, err = capsys.readouterr()
     assert "`ppo`" in out
     assert "amber" not in out
-    assert "amber lacks a seed" in err
+    assert "amber has seeds [0], but not all on any task" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": (0, 7)}, r"seeds=\[7\]: no run has them"),
+        ({"tasks": ("Hoper-v5",)}, r"tasks=\['Hoper-v5'\]: no run has them"),
+        ({"tasks": ("Own-v0",)}, r"tasks=\['Own-v0'\]: the return of random actions"),
+        ({"ppo": RECIPES / "study/data/references.csv"}, "name a report's runs.csv"),
+    ],
+)
+def test_a_wrong_choice_is_refused(tmp_path: Path, options: Any, message: str) -> None:
+    write_study(tmp_path, {("Hopper-v5", "ppo"): [1.0], ("Own-v0", "ppo"): [1.0]})
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        main(tmp_path, **options)
 
 
 @pytest.mark.parametrize("seeds", [(100, 101), (100,)])

@@ -19,7 +19,7 @@ from study.tables import (
     tasks_apart,
 )
 
-from tests.recipes.study.runs import FRAMES, write_study
+from tests.recipes.study.runs import FRAMES, write_run, write_study
 
 LEVELS = {
     ("Hopper-v5", "ppo"): [2000.0, 2100.0, 2300.0],
@@ -111,6 +111,12 @@ def test_how_much_was_used_of_older_batches(study: Study) -> None:
     assert row["first_third"] == pytest.approx(2 / 3)  # of three iterations
     assert row["rest"] == 1
     assert row["last_frame"] == FRAMES
+
+
+def test_a_controller_uses_older_batches_too(tmp_path: Path) -> None:
+    write_run(tmp_path, "amber", batches_in_use=3, drop_factor=None)
+    (setup,) = reuse_table(read_study([tmp_path]), "paper")["setup"]
+    assert setup == "amber_use3"
 
 
 def test_interquartile_mean_leaves_out_what_has_no_reference(selection: Selection) -> None:
