@@ -87,7 +87,8 @@ def test_few_seeds_allow_no_conclusion(tmp_path: Path) -> None:
     levels = {("Hopper-v5", "ppo"): [1.0, 2.0, 3.0], ("Hopper-v5", "amber"): [4.0, 5.0, 6.0]}
     page = report(write_study(tmp_path / "study", levels), tmp_path / "out")
     assert "| Hopper-v5 | 0-2 | 0-2 |" in page
-    assert "The paper's figures and tables" not in page  # runs shorter than the paper's do not count
+    # Runs shorter than the paper's do not count.
+    assert "The paper's figures and tables" not in page
     assert "| Hopper-v5 | ppo | 3 | 2.00 [1.00, 3.00] | 2185 ± 371 |" in page
     assert "Fewer than 5 seeds allow no conclusion" in page
     assert "| Hopper-v5 | amber | 2.70 | 67 % | 100 % | 20,480 |" in page  # batches in use
