@@ -10,6 +10,8 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
+from amber_trl._checks import check_number
+
 
 class AmberPPOLoss(ClipPPOLoss):
     r"""``ClipPPOLoss`` with the paper's defaults, for frames of several behaviour policies.
@@ -57,6 +59,7 @@ class AmberPPOLoss(ClipPPOLoss):
 
     Raises:
         TypeError: if there is no critic although ``critic_coeff`` is above 0.
+        ValueError: if ``clip_epsilon`` is not in [0, 1].
         KeyError: when called without a key that the loss reads, such as a stored advantage.
         ValueError: when called, if advantage, value target or log-probability has a wrong shape.
 
@@ -100,10 +103,12 @@ class AmberPPOLoss(ClipPPOLoss):
                 f"critic_network=None with critic_coeff={critic_coeff}: give a critic, or "
                 "critic_coeff=None for no critic loss"
             )
+        if isinstance(clip_epsilon, Real):
+            clip_epsilon = check_number("clip_epsilon", clip_epsilon, high=1.0)
         super().__init__(
             actor_network,
             critic_network,
-            clip_epsilon=_as_float(clip_epsilon),
+            clip_epsilon=clip_epsilon,
             entropy_bonus=bool(entropy_coeff),
             entropy_coeff=_as_float(entropy_coeff),
             critic_coeff=_as_float(critic_coeff),

@@ -215,6 +215,12 @@ def test_the_clip_range_anneals_by_assignment() -> None:
         loss.clip_epsilon = 0.1
 
 
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, math.nan])
+def test_a_clip_range_is_between_0_and_1(wrong: float) -> None:
+    with pytest.raises(ValueError, match="clip_epsilon"):
+        AmberPPOLoss(*networks(), clip_epsilon=wrong)
+
+
 def test_the_entropy_bonus() -> None:
     frames = collect(networks()[0])
     without = AmberPPOLoss(*networks())(frames)
