@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from amber_trl.evaluation import _drawing as drawing
 from amber_trl.evaluation._figures import (
+    RunsBySetup,
     batches_in_use,
     iteration_means,
     learning_curves,
@@ -64,8 +65,10 @@ def pictures(study: Study, protocol: str) -> Iterator[Picture]:
 
 def _main(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     caption = f"Return over training. {_BANDS}"
+    yield Picture(
+        "learning-curves", caption, partial(learning_curves, _logged(study, protocol, main))
+    )
     if one := study.select(protocol, main):
-        yield Picture("learning-curves", caption, partial(learning_curves, one.logged))
         which = "with a task and seed that all of them have" if one.left_out else ""
         for metric, words in METRICS.items():
             draw = partial(scores_by_seed, one, study.setups, metric)
@@ -79,15 +82,13 @@ def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     parts = {name: part.setups for name, part in PARTS.items() if part.protocol == protocol}
     known = {name for names in parts.values() for name in names}
     parts["by-setup"] = tuple(name for name in setups if name not in known)
-    drawn = [main] if study.select(protocol, main) else []
+    drawn = [main]
     for part, own in parts.items():
         names = list(dict.fromkeys([*main, *(name for name in own if name in setups)]))
         if names in drawn:
             continue
         drawn.append(names)
-        every, whole = study.logged_of(protocol), study.select(protocol, names)
-        # There is no selection if the setups have no task in common.
-        logged: Mapping[str, Any] = whole.logged if whole else {name: every[name] for name in names}
+        logged = _logged(study, protocol, names)
         caption = f"Return over training. {_BANDS}"
         if part in PARTS:
             caption = f"{PARTS[part].question} {caption}"
@@ -96,6 +97,14 @@ def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
         if len(amber) > 1:
             caption = f"Batches in use. {_BANDS} {_SMOOTHED}"
             yield Picture(f"active-batches-{part}", caption, partial(batches_in_use, amber))
+
+
+def _logged(study: Study, protocol: str, names: Sequence[str]) -> RunsBySetup:
+    """Comparable runs of some setups, or all of them if they have no task in common."""
+    if whole := study.select(protocol, names):
+        return whole.logged
+    every = study.logged_of(protocol)
+    return {name: every[name] for name in names}
 
 
 def _reuse(study: Study, protocol: str) -> Iterator[Picture]:

@@ -80,7 +80,7 @@ def test_a_sweep_and_another_recipe_are_on_the_page(tmp_path: Path) -> None:
     assert "| Swimmer-v5 | own/1 | 2 | 5.00 [5.00, 5.00] | - |" in page
     assert "| Swimmer-v5 | own/1 | 2.70 |" in page  # batches in use
     assert (tmp_path / "out/tables/paper-ppo_gamma=0.9-over-ppo-final.csv").exists()
-    assert (tmp_path / "out/figures/paper-learning-curves-by-setup.png").exists()
+    assert (tmp_path / "out/figures/paper-learning-curves.png").exists()
 
 
 def test_few_seeds_allow_no_conclusion(tmp_path: Path) -> None:
