@@ -1,6 +1,6 @@
 """Checks of the batches, storage and sampler of a multi-batch buffer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,6 @@ from amber_trl.data.advantages import RecomputedAdvantages
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.transforms.staleness import ISStalenessFilter
 
-_PASSED = ("collate_fn", "pin_memory", "checkpointer")
-
 
 def check_divides(name: str, value: int, frames_per_batch: int) -> int:
     """Return ``value`` if it is a positive divisor of ``frames_per_batch``; raise otherwise."""
@@ -26,16 +24,6 @@ def check_divides(name: str, value: int, frames_per_batch: int) -> int:
             "does, so that every minibatch is whole"
         )
     return value
-
-
-def refuse_arguments(names: Iterable[str]) -> None:
-    """Raise ``TypeError`` with the names of arguments that are not passed on to TorchRL."""
-    if refused := [name for name in names if name not in _PASSED]:
-        raise TypeError(
-            f"MultiBatchReplayBuffer takes no {', '.join(refused)}: of TorchRL's arguments it takes "
-            f"{', '.join(_PASSED)}; it writes whole batches, flattened, with a writer of its own, "
-            "and samples minibatch_size frames per batch in use, never ahead of a refresh"
-        )
 
 
 def refuse_filter(transform: Any) -> None:

@@ -31,7 +31,6 @@ from amber_trl.data._checks import (
     make_generator,
     make_sampler,
     make_storage,
-    refuse_arguments,
     refuse_filter,
     select_keys,
 )
@@ -83,10 +82,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         age_key: where the age of its batch is stored for each frame, ``int64``, 0 for the newest.
             :class:`~amber_trl.objectives.DISCLoss` reads it. By default it is not stored.
         check_finite: refuse a batch with a NaN or an infinity in any floating key.
-        **kwargs: ``collate_fn``, ``pin_memory`` and ``checkpointer``, as in any TorchRL buffer.
+        collate_fn: as in any TorchRL buffer, like ``pin_memory`` and ``checkpointer``. TorchRL's other
+            arguments do not exist here, since batches are written whole and never sampled ahead.
 
     Raises:
-        TypeError: if an argument is refused or unknown, or a number is not an integer.
+        TypeError: if an argument has a wrong type.
         ValueError: if a number is out of range or does not divide, the storage has another
             size, or the sampler does not fit.
 
@@ -115,9 +115,10 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         transform: Transform | Callable[[Any], Any] | None = None,
         age_key: NestedKey | None = None,
         check_finite: bool = True,
-        **kwargs: Any,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        checkpointer: Any = None,
     ) -> None:
-        refuse_arguments(kwargs)
         refuse_filter(transform)
         self.num_batches = check_integer("num_batches", num_batches)
         # One frame gives no meaningful staleness, and no deviation to standardise by.
@@ -152,7 +153,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             batch_size=minibatch_size,
             generator=generator or make_generator(storage),
             transform=transform,
-            **kwargs,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            checkpointer=checkpointer,
         )
 
     @property
