@@ -7,7 +7,6 @@ import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
 from torch import Tensor, nn
 from torchrl.data import LazyTensorStorage, Storage
-from torchrl.data.replay_buffers.samplers import Sampler
 
 from amber_trl._checks import check_integer
 from amber_trl.data.advantages import RecomputedAdvantages
@@ -67,18 +66,6 @@ def make_storage(storage: Storage | Callable[[], Storage] | None, rows: int) -> 
         raise ValueError(
             f"storage {type(made).__name__} of max_size={getattr(made, 'max_size', None)}: it must "
             f"have num_batches * frames_per_batch = {rows} rows, as LazyTensorStorage({rows}) has"
-        )
-    return made
-
-
-def make_sampler(sampler: Sampler | Callable[[], Sampler], frames_per_batch: int) -> Sampler:
-    """The sampler given, or that a function makes; it must be of the buffer's batches."""
-    made = sampler if isinstance(sampler, Sampler) else sampler()
-    frames = getattr(made, "frames_per_batch", frames_per_batch)
-    if frames != frames_per_batch:
-        raise ValueError(
-            f"sampler of frames_per_batch={frames} given to a buffer of frames_per_batch="
-            f"{frames_per_batch}: build the sampler with the buffer's number"
         )
     return made
 

@@ -29,7 +29,6 @@ from amber_trl.data._checks import (
     check_layout,
     check_tensordict,
     make_generator,
-    make_sampler,
     make_storage,
     refuse_filter,
     select_keys,
@@ -481,7 +480,13 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return super().insert_transform(index, transform, invert=invert)
 
     def _make_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
-        made = make_sampler(sampler, self.frames_per_batch)
+        made = sampler if isinstance(sampler, Sampler) else sampler()
+        frames = getattr(made, "frames_per_batch", self.frames_per_batch)
+        if frames != self.frames_per_batch:
+            raise ValueError(
+                f"sampler of frames_per_batch={frames} given to a buffer of frames_per_batch="
+                f"{self.frames_per_batch}: build the sampler with the buffer's number"
+            )
         if self.staleness is not None and not isinstance(made, MultiBatchSampler):
             raise ValueError(
                 f"sampler of type {type(made).__name__} is not a MultiBatchSampler, so it cannot leave out "
