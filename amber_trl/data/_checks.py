@@ -1,7 +1,6 @@
 """Checks of the batches, storage and sampler of a multi-batch buffer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
@@ -25,10 +24,9 @@ def check_divides(name: str, value: int, frames_per_batch: int) -> int:
     return value
 
 
-def refuse_filter(transform: Any) -> None:
-    """Raise ``TypeError`` if a transform is a staleness filter or holds one."""
-    modules = transform.modules() if isinstance(transform, nn.Module) else ()
-    if any(isinstance(module, ISStalenessFilter) for module in modules):
+def refuse_filter(transforms: nn.Module) -> None:
+    """Raise ``TypeError`` if a staleness filter is among a buffer's transforms."""
+    if any(isinstance(module, ISStalenessFilter) for module in transforms.modules()):
         raise TypeError(
             "ISStalenessFilter given as a transform, where it would see minibatches only: give it "
             "to MultiBatchReplayBuffer as staleness="

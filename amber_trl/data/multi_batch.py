@@ -118,7 +118,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         pin_memory: bool = False,
         checkpointer: Any = None,
     ) -> None:
-        refuse_filter(transform)
         self.num_batches = check_integer("num_batches", num_batches)
         # One frame gives no meaningful staleness, and no deviation to standardise by.
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch, low=2)
@@ -190,7 +189,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         An error of any kind leaves the buffer unchanged.
 
         Raises:
-            TypeError: if ``tensordict`` is not a TensorDict.
+            TypeError: if ``tensordict`` is not a TensorDict, or a transform is a staleness filter.
             ValueError: if the number of frames is not ``N``, shapes or dtypes differ from those
                 stored, or the sampler would mix the environments of ``[E, T]``.
             NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
@@ -199,6 +198,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         check_tensordict(tensordict)
         batch = tensordict
         if len(self._transform):  # before flattening, since an inverse may need time
+            refuse_filter(self._transform)
             batch = self._transform.inv(tensordict.clone(False))
         frames = batch.reshape(-1) if batch.ndim > 1 else batch
         check_batch(frames, self.frames_per_batch)
@@ -468,16 +468,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 "that the collector yields"
             )
         return super().share(shared)
-
-    def append_transform(self, transform: Transform, *, invert: bool = False) -> Any:
-        """As in any TorchRL buffer, but a staleness filter raises ``TypeError``."""
-        refuse_filter(transform)
-        return super().append_transform(transform, invert=invert)
-
-    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Any:
-        """As in any TorchRL buffer, but a staleness filter raises ``TypeError``."""
-        refuse_filter(transform)
-        return super().insert_transform(index, transform, invert=invert)
 
     def _make_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
         made = sampler if isinstance(sampler, Sampler) else sampler()
