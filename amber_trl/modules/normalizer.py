@@ -141,7 +141,12 @@ class ObservationNormalizer(nn.Module):
         total, mean, variance = merge_moments(self.count, self.mean, self.variance, frames)
         # A NaN or an infinity anywhere in a column shows up in that column's variance.
         if not torch.isfinite(variance).all():
-            raise NonFiniteDataError(_describe_not_finite(frames, variance))
+            columns = (~variance.isfinite()).nonzero().flatten().tolist()
+            raise NonFiniteDataError(
+                "observation has values that are NaN, infinite or too large to square in columns "
+                f"{columns}: the statistics were left unchanged; find out what the environment "
+                "returns there"
+            )
         self.count.copy_(total)
         self.mean.copy_(mean)
         self.variance.copy_(variance)
@@ -175,14 +180,3 @@ def check_observation(observation: Tensor, size: int) -> None:
             f"observation has shape {tuple(observation.shape)}, but its last dimension must be "
             f"{size}: pass observations of that size, or build the module for theirs"
         )
-
-
-def _describe_not_finite(frames: Tensor, variance: Tensor) -> str:
-    columns = torch.nonzero(~torch.isfinite(variance)).flatten().tolist()
-    bad = int((~torch.isfinite(frames)).sum())
-    found = f"{bad} values that are NaN or infinite" if bad else "values whose squares overflow"
-    shown = ", ".join(map(str, columns[:8])) + (", ..." if len(columns) > 8 else "")
-    return (
-        f"observation has {found} in column {shown}: the statistics were left unchanged; find "
-        "out what the environment returns there"
-    )

@@ -173,21 +173,14 @@ def test_refuses_other_observations(method: str) -> None:
         call(torch.zeros(4, 3, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (math.nan, "1 values that are NaN or infinite in column 1"),
-        (-math.inf, "1 values that are NaN or infinite in column 1"),
-        (1e200, "values whose squares overflow in column 1"),
-    ],
-)
-def test_update_refuses_not_finite_and_keeps_the_statistics(bad: float, message: str) -> None:
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 1e200])
+def test_update_refuses_not_finite_and_keeps_the_statistics(bad: float) -> None:
     normalizer = ObservationNormalizer(3)
     normalizer.update(torch.randn(5, 3))
     before = copy.deepcopy(normalizer.state_dict())
     observation = torch.randn(4, 3, dtype=torch.float64)
     observation[2, 1] = bad
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"columns \[1\]"):
         normalizer.update(observation)
     for name, value in normalizer.state_dict().items():
         assert torch.equal(value, before[name])
