@@ -1,6 +1,5 @@
 """Checks of arguments: integers, real numbers, and names of classes and functions."""
 
-import difflib
 import importlib
 import math
 import operator
@@ -78,9 +77,7 @@ def import_named(argument: str, name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{argument}={name!r}: {error}; is it on PYTHONPATH?") from error
     if not hasattr(module, attribute):
-        close = difflib.get_close_matches(attribute, dir(module), n=3)
-        has = f"; it has {', '.join(close)}" if close else ""
-        raise ImportError(f"{argument}={name!r}: {module_name} has no {attribute}{has}")
+        raise ImportError(f"{argument}={name!r}: {module_name} has no {attribute}")
     if not callable(found := getattr(module, attribute)):
         raise TypeError(f"{argument}={name!r} is {found!r:.80}: name a class or a function")
     return found
