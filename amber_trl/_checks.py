@@ -19,10 +19,7 @@ def check_integer(name: str, value: object, *, low: int = 1) -> int:
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: give an integer")
-    try:
-        number = operator.index(value)
-    except TypeError as error:  # such as a tensor of several numbers
-        raise TypeError(f"{name}={value!r} is not an integer: give an integer") from error
+    number = operator.index(value)
     if number < low:
         raise ValueError(f"{name}={value!r} is out of range: give an integer of at least {low}")
     return number
