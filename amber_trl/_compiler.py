@@ -67,28 +67,17 @@ def should_compile(
 
 @functools.cache
 def why_not_compiled(device_type: str) -> str | None:
-    """Compiles one addition to find out whether compilation works here.
-
-    Args:
-        device_type: ``"cpu"``, ``"cuda"`` or another torch device type.
-
-    Returns:
-        None if it works; otherwise the reason and the remedy, in one line.
-    """
+    """Compiles one addition; returns None if that works, otherwise the reason and the remedy in one line."""
     if device_type not in ("cpu", "cuda"):
         return f"compiled steps run on CPU and CUDA, not on {device_type}"
     try:
         with shielded_children():
-            torch.compile(_add_one, fullgraph=True)(torch.zeros(3, device=device_type))
+            torch.compile(lambda x: x + 1, fullgraph=True)(torch.zeros(3, device=device_type))
     except Exception as error:  # the answer is the same for anything missing or broken
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {' '.join(lines[:2])}"
         return f"{reason}; {COMPILER_NEEDS}"
     return None
-
-
-def _add_one(x: torch.Tensor) -> torch.Tensor:
-    return x + 1
 
 
 @contextmanager
