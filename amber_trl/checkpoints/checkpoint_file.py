@@ -4,8 +4,6 @@ The first line is the header, as JSON. The second line is the SHA-256 of the fir
 ``torch.save`` of a dict with every component's state; the header contains its SHA-256.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A directory of checkpoints that survives kills, damage and full disks."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

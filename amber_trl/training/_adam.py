@@ -1,7 +1,5 @@
 """Adam and AdamW over the state tensors of ``torch.optim``, written to be compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,6 +1,6 @@
 """The update step as one compiled graph: gather, loss, gradients and Adam."""
 
-from __future__ import annotations
+from __future__ import annotations  # torch cannot trace those of the function inside a step
 
 import functools
 import operator

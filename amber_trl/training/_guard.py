@@ -1,7 +1,5 @@
 """Stops training at the first non-finite loss or gradient, without waiting for the device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -43,7 +41,7 @@ class NonFiniteError(ArithmeticError):
             "max_grad_norm; clear_nonfinite() lets training continue"
         )
 
-    def with_ages(self, batch_age: torch.Tensor, frames: int) -> NonFiniteError:
+    def with_ages(self, batch_age: torch.Tensor, frames: int) -> "NonFiniteError":
         """The same error, with the ages of the rows' batches.
 
         Args:

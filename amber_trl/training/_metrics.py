@@ -1,7 +1,5 @@
 """The output of a loss module: the sum to minimise, and the metrics as one tensor."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Linear annealing of the step size, the clip range and the batch drop factor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

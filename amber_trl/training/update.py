@@ -1,7 +1,5 @@
 """One gradient step of a TorchRL loss on a minibatch, eager or compiled."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
