@@ -287,17 +287,11 @@ class ISStalenessFilter(Transform):
                 "or [frames], with at least one frame"
             )
         missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
-        if missing and set(missing) <= set(self._behaviour_keys):
-            raise KeyError(
-                f"{missing} missing, the behaviour policy's parameters, which metric={self.metric!r} "
-                "reads: keep in storage what the actor writes when it collects (keys=), name the keys "
-                'of metric="per_dimension" (loc_key=, scale_key=), or choose a metric of the ratios'
-            )
         if missing:
             raise KeyError(
-                f"{missing} missing of the keys {self.in_keys} that the staleness filter reads to "
-                "evaluate the actor's log-probability on stored frames: record them when "
-                "collecting (return_log_prob=True), keep them in storage (keys=), or name them "
+                f"{missing} missing of the keys {self.in_keys} that the staleness filter reads with "
+                f"metric={self.metric!r}: record what the actor writes when it collects "
+                "(return_log_prob=True), keep it in storage (keys=), or name the keys "
                 "(action_key=, log_prob_key=, loc_key=, scale_key=)"
             )
         if len(self.log_prob_keys) == 1:
