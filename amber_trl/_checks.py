@@ -12,10 +12,6 @@ def check_integer(name: str, value: object, *, low: int = 1) -> int:
     """Return ``value`` as an ``int`` if it is an integer of at least ``low``.
 
     NumPy integers are accepted; booleans are not.
-
-    Raises:
-        TypeError: if it is not an integer.
-        ValueError: if it is below ``low``.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: give an integer")
@@ -31,10 +27,6 @@ def check_number(
     """Return ``value`` as a ``float`` if it is a number in ``[low, high]`` and above ``above``.
 
     NumPy numbers are accepted; booleans are not. An infinite ``high`` includes infinity.
-
-    Raises:
-        TypeError: if it is not a number.
-        ValueError: if it is NaN or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: give a number")

@@ -46,9 +46,8 @@ Frame = Callable[[Tensor], Sequence[Tensor]]
 class FrameActor:
     """Calls an actor on the first frame of a batch, and replays a recording of it on the others.
 
-    On the first frame of each batch, the recording must reproduce the actor's output bit for bit and
-    leave the generators in the same state as the actor did. Otherwise the actor is called on every
-    frame.
+    On that first frame the recording must reproduce the actor's output bit for bit and leave the
+    generators in the same state. Otherwise the actor is called on every frame.
     """
 
     def __init__(

@@ -32,8 +32,7 @@ class Encoder:
     def encode(self, value: Any, path: str) -> Any:
         """A value as plain data that shares no memory with it; ``path`` names it in messages.
 
-        Raises:
-            NotPlainError: it, or something in it, is not plain; nothing of it is kept.
+        If it, or something in it, is not plain, nothing of it is kept.
         """
         number = len(self._seen)
         try:

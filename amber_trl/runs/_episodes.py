@@ -35,17 +35,6 @@ class EpisodeRecorder:
 
     It reads ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and
     ``("next", "truncated")`` (false where an environment has no time limit), each ``[..., 1]``.
-
-    Examples:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> from amber_trl.runs._episodes import EpisodeRecorder
-        >>> done = torch.tensor([[False, True], [False, False]])[..., None]
-        >>> batch = TensorDict(
-        ...     {"next": {"reward": torch.ones(2, 2, 1), "done": done, "terminated": done}}, [2, 2]
-        ... )
-        >>> EpisodeRecorder().record(batch, frames=0)
-        [Episode(frame=3, episode_return=2.0, length=2, terminated=True, truncated=False)]
     """
 
     def __init__(self) -> None:
@@ -55,13 +44,7 @@ class EpisodeRecorder:
     def record(self, batch: TensorDictBase, frames: int) -> list[Episode]:
         """Adds the next batch, ``[E, T]`` or ``[T]``, and returns the episodes that ended in it.
 
-        Args:
-            batch: frames in the order collected, with the environment's own rewards and flags.
-            frames: frames collected before the batch.
-
-        Raises:
-            ValueError: if the batch has a wrong shape, has several rewards or flags per frame, or joins
-                environments along time.
+        ``frames`` were collected before it. Rewards and flags must be the environment's own.
         """
         reward = _per_frame(batch, "reward").to(torch.float64)
         done, terminated = _per_frame(batch, "done"), _per_frame(batch, "terminated")

@@ -35,11 +35,8 @@ class AdamState:
     """Reads the state of a ``torch.optim.Adam`` or ``AdamW`` at every call.
 
     Hyperparameters are passed to the graph as a tensor, so annealing them causes no recompilation. The
-    state tensors are the optimiser's own, so its ``state_dict`` is always up to date.
-
-    Args:
-        optimizer: one that ``check_supported`` accepts.
-        parameters: the optimiser's parameters that the loss depends on, in the optimiser's order.
+    state tensors are the optimiser's own, so its ``state_dict`` is always up to date. ``parameters`` are
+    those of the optimiser that the loss depends on, in the optimiser's order.
     """
 
     def __init__(
@@ -66,11 +63,7 @@ class AdamState:
         return [bool(groups[n].get("decoupled_weight_decay")) for n in self._group_of]
 
     def hyperparameters(self) -> torch.Tensor:
-        """Learning rate, two betas, epsilon and weight decay per parameter, ``[parameters, 5]``.
-
-        Raises:
-            ValueError: if an unsupported option was set.
-        """
+        """Learning rate, two betas, epsilon and weight decay per parameter, ``[parameters, 5]``."""
         groups = self._optimizer.param_groups
         values = [
             (g["lr"], *g["betas"], g["eps"], g["weight_decay"], *(g.get(o) for o in _REFUSED))
@@ -127,15 +120,7 @@ def adam_update(
 
     Kingma and Ba, arXiv 1412.6980, Algorithm 1; with ``decoupled`` weight decay it is AdamW, arXiv
     1711.05101, Algorithm 2. Bias corrections are in float64, like those that ``torch.optim.Adam``
-    computes in Python.
-
-    Args:
-        parameters: the parameters to update, of any shapes.
-        gradients: their gradients, of the same shapes.
-        state: first moments, second moments (same shapes) and step counts (``[]`` or ``[1]``).
-        hyperparameters: ``lr, b1, b2, eps, d`` per parameter, float64, ``[parameters, 5]``.
-        decoupled: per parameter, whether its weight decay is AdamW's.
-        skip: boolean, ``[]``.
+    computes in Python. State, hyperparameters and ``decoupled`` are those of :class:`AdamState`.
     """
     lr, beta1, beta2, eps, decay = hyperparameters.unbind(1)
     # t <- t + 1

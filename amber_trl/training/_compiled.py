@@ -42,8 +42,7 @@ class CompiledStep:
 
     The graph is built at the first call, from frames of one fixed size, so that it does not depend on
     the size of the first minibatch. Other keys, or other frozen parameters, get another graph. Building
-    one leaves the loss unchanged, whether or not it succeeds. torch recompiles the graph for minibatches
-    of one row, of very few or of more than 4096, and for entries of another dtype or layout.
+    one leaves the loss unchanged, whether or not it succeeds.
     """
 
     def __init__(

@@ -42,12 +42,7 @@ class NonFiniteError(ArithmeticError):
         )
 
     def with_ages(self, batch_age: torch.Tensor, frames: int) -> "NonFiniteError":
-        """The same error, with the ages of the rows' batches.
-
-        Args:
-            batch_age: age of each stored batch, int64 ``[batches]``.
-            frames: number of stored rows, divided equally among the batches.
-        """
+        """The same error, with the ages of the rows' batches; each has an equal share of the frames."""
         if self.rows is None:
             return self
         batches = (self.rows // (frames // len(batch_age))).unique()
@@ -64,10 +59,6 @@ class NonFiniteGuard:
     """Keeps a flag on the device that the first inadmissible update raises.
 
     Reading the flag waits for the device, so it is read once per epoch, not once per update.
-
-    Args:
-        device: the flag's device.
-        raised: whether the flag starts raised.
     """
 
     def __init__(self, device: torch.device, *, raised: bool = False) -> None:
@@ -87,11 +78,7 @@ class NonFiniteGuard:
         return finite
 
     def remember(self, index: Rows | None) -> None:
-        """Records the rows used by the last update.
-
-        Raises:
-            NonFiniteError: if the flag is raised and the caller has not checked for long.
-        """
+        """Records the rows used by the last update; raises if the caller has not checked for long."""
         self._indices.append(index)
         if len(self._indices) >= _MAX_REMEMBERED and (error := self.error()) is not None:
             raise error
@@ -120,16 +107,10 @@ def each(index: Rows) -> tuple[torch.Tensor, ...]:
 def admit_update(
     finite: torch.Tensor, raised: torch.Tensor, count: torch.Tensor, first: torch.Tensor
 ) -> torch.Tensor:
-    """Decides whether an update may be applied, and updates the guard's tensors in place.
+    """Updates the guard's tensors in place; returns whether to skip the update, boolean ``[]``.
 
-    Args:
-        finite: whether loss and gradient of this update are finite, boolean, ``[]``.
-        raised: the guard's flag, boolean, ``[]``; raised if ``finite`` is false.
-        count: number of updates so far, int64, ``[]``; incremented.
-        first: which update raised the flag, int64, ``[]``.
-
-    Returns:
-        whether to skip the update, boolean, ``[]``.
+    ``finite`` says whether this update's loss and gradient are, ``count`` is the number of updates so
+    far, and ``first`` which of them raised the flag.
     """
     skip = raised | ~finite
     first.copy_(torch.where(raised, first, count))

@@ -9,12 +9,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 
 
 def total_loss(emitted: TensorDictBase) -> torch.Tensor:
-    """Adds up the ``loss_*`` entries that a loss module emitted, to shape ``[]``.
-
-    Raises:
-        KeyError: if there is no such entry.
-        ValueError: if one is not a scalar.
-    """
+    """Adds up the ``loss_*`` entries that a loss module emitted, to shape ``[]``."""
     terms = {key: value for key, value in emitted.items() if key.startswith("loss_")}
     if not terms:
         raise KeyError(
@@ -33,12 +28,7 @@ def total_loss(emitted: TensorDictBase) -> torch.Tensor:
 class MetricPacker:
     """Packs an update's metrics into one vector, which a compiled graph returns at little cost.
 
-    Args:
-        example: metrics as an update returns them, batch size ``[]``.
-        rows: the number of frames they come from.
-
-    Raises:
-        ValueError: if an entry has one value per frame.
+    ``example`` is what an update on ``rows`` frames returns, with batch size ``[]``.
     """
 
     def __init__(self, example: TensorDictBase, rows: int) -> None:
