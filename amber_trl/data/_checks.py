@@ -87,7 +87,7 @@ def check_tensordict(batch: object) -> None:
 
 
 def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
-    """Raise unless ``frames`` is a TensorDict of ``[frames_per_batch]`` frames with at least one key."""
+    """Raise unless ``frames`` is a TensorDict of ``[frames_per_batch]`` frames."""
     check_tensordict(frames)
     if frames.ndim != 1:
         raise ValueError(
@@ -100,10 +100,6 @@ def check_batch(frames: TensorDictBase, frames_per_batch: int) -> None:
             f"{frames_per_batch}: collect {frames_per_batch} frames per iteration, or build the "
             f"buffer with frames_per_batch={len(frames)}; do not pass a multi-process collector the "
             "buffer as replay_buffer="
-        )
-    if frames.is_empty():
-        raise KeyError(
-            "batch without keys, or keys=[]: provide and keep the keys that the loss and the filter read"
         )
 
 
