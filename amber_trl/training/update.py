@@ -74,31 +74,20 @@ class UpdateStep:
     Examples:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from tensordict.nn import TensorDictModule
-        >>> from torchrl.objectives import LossModule
         >>> from amber_trl.data import MultiBatchReplayBuffer
-        >>> class Regression(LossModule):
-        ...     def __init__(self, network):
-        ...         super().__init__()
-        ...         self.network = network
-        ...     def forward(self, tensordict):
-        ...         error = self.network(tensordict)["y"] - tensordict["target"]
-        ...         return TensorDict({"loss_fit": error.square().mean()})
-        >>> network = TensorDictModule(torch.nn.Linear(2, 1), in_keys=["x"], out_keys=["y"])
-        >>> loss = Regression(network)
-        >>> update = UpdateStep(loss, torch.optim.Adam(loss.parameters(), lr=1e-2))
-        >>> frames = TensorDict({"x": torch.ones(8, 2), "target": torch.ones(8, 1)}, [8])
-        >>> update(frames)
-        TensorDict(
-            fields={
-                loss_fit: Tensor(shape=torch.Size([]), device=cpu, dtype=torch.float32, is_shared=False)},
-            batch_size=torch.Size([]),
-            device=None,
-            is_shared=False)
-        >>> replay = MultiBatchReplayBuffer(num_batches=2, frames_per_batch=8, minibatch_size=4)
+        >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.objectives import AmberPPOLoss
+        >>> actor, critic = gaussian_actor(3, 1), value_critic(3)
+        >>> loss = AmberPPOLoss(actor, critic)
+        >>> update = UpdateStep(loss, torch.optim.Adam(loss.parameters(), lr=3e-4))
+        >>> frames = actor(TensorDict({"observation": torch.randn(64, 3)}, [64])).detach()
+        >>> frames["advantage"] = frames["value_target"] = torch.randn(64, 1)
+        >>> update(frames)["loss_critic"].shape
+        torch.Size([])
+        >>> replay = MultiBatchReplayBuffer(num_batches=2, frames_per_batch=64, minibatch_size=16)
         >>> index = replay.extend(frames)
-        >>> update.epoch(replay)["loss_fit"].shape
-        torch.Size([2])
+        >>> update.epoch(replay)["loss_critic"].shape
+        torch.Size([4])
     """
 
     def __init__(
