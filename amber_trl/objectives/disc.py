@@ -54,21 +54,16 @@ class DISCLoss(AmberPPOLoss):
     loss, and compute advantages by GAE-V; none of this is part of this loss. In their mean
     :math:`\bar W`, a frame with advantage 0 has weight 0; here it has its usual weight. They do not cap.
 
-    Args:
-        actor_network: the actor, which must be Gaussian.
-        critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
+    The actor must be Gaussian. Other arguments and errors are those of :class:`AmberPPOLoss`, without
+    ``delay_actor``.
 
     Keyword Args:
         penalty_target: the penalty that :meth:`adapt_penalty` aims at, above 0.
         penalty_coeff: the initial :math:`\alpha`, within ``2**-10`` and 64; or 0 for no penalty, which
             then stays off.
-        **kwargs: as in :class:`AmberPPOLoss`, except ``delay_actor``.
 
     Raises:
-        TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
-        KeyError: when called without a key that the loss reads.
-        ValueError: if a number is out of range, or the actor is not Gaussian; when called, if a
-            column has a wrong shape.
+        ValueError: if a number is out of range, or the actor is not Gaussian.
 
     Examples:
         >>> from tensordict import TensorDict

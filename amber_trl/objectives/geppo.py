@@ -32,10 +32,8 @@ class GePPOLoss(AmberPPOLoss):
     for bit.
 
     In addition to the keys of :class:`AmberPPOLoss` it reads ``proximal_log_prob``, the log-probability
-    of the stored action under :math:`\pi_k`, ``[M]`` or ``[M, 1]`` (renamed by ``set_keys``). The filter
-    measures it, and the buffer stores it::
-
-        staleness = ISStalenessFilter(actor, proximal_log_prob_key="proximal_log_prob")
+    of the stored action under :math:`\pi_k`, ``[M]`` or ``[M, 1]`` (renamed by ``set_keys``). A filter
+    with a ``proximal_log_prob_key`` measures it, and the buffer stores it.
 
     Value loss, entropy bonus, masking, metrics and the cap of the ratio are those of
     :class:`AmberPPOLoss`. A frame whose :math:`C_m` is above the cap is clipped around :math:`C_m`, and
@@ -50,17 +48,7 @@ class GePPOLoss(AmberPPOLoss):
     :math:`C_m \hat A_m`. Neither is part of the loss. They measure the total variation over all frames
     after the last update, instead of as a mean over minibatches.
 
-    Args:
-        actor_network: the actor.
-        critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
-
-    Keyword Args:
-        **kwargs: as in :class:`AmberPPOLoss`, except ``delay_actor``.
-
-    Raises:
-        TypeError: if ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
-        KeyError: when called without a key that the loss reads.
-        ValueError: when called, if a column has a wrong shape.
+    Arguments and errors are those of :class:`AmberPPOLoss`, without ``delay_actor``.
 
     Examples:
         >>> from tensordict import TensorDict

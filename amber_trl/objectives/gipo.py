@@ -33,18 +33,12 @@ class GIPOLoss(AmberPPOLoss):
     Deviations: the authors bound the ratio below by 1e-9 before taking its logarithm, which is not needed
     with log-ratios. They also try other widths for negative advantages, and other kernels.
 
-    Args:
-        actor_network: the actor.
-        critic_network: the critic; ``None`` with ``critic_coeff=None`` (or 0).
+    Other arguments and errors are those of :class:`AmberPPOLoss`, without ``clip_epsilon`` and
+    ``delay_actor``.
 
     Keyword Args:
         sigma: width of the Gaussian, in nats, above 0. The authors' code uses 1 by default. A
             buffer, annealed by assigning to it.
-        **kwargs: as in :class:`AmberPPOLoss`, except ``clip_epsilon`` and ``delay_actor``.
-
-    Raises:
-        TypeError: if ``clip_epsilon`` or ``delay_actor`` is given, or as :class:`AmberPPOLoss` does.
-        ValueError: if ``sigma`` is not above 0.
 
     Examples:
         >>> import torch
