@@ -53,10 +53,6 @@ class ISStalenessFilter(Transform):
     the filter or of a buffer that holds it, and a copied or unpickled filter has no actor until
     :meth:`set_actor`. A measurement costs one forward pass of the actor over the measured frames.
 
-    TorchRL's ``PolicyAgeFilter`` and ``StalenessAwareSampler`` gate single elements by the number of
-    updates since their policy was current, whatever those updates changed. This filter gates whole
-    batches by how much the policy has changed where they were collected.
-
     Args:
         actor: a TorchRL actor with ``get_dist`` (a ``ProbabilisticActor``, or any
             ``ProbabilisticTensorDictSequential``), whose distribution has ``log_prob``;
@@ -260,11 +256,9 @@ class ISStalenessFilter(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write under ``mask_key`` which frames belong to batches in use.
 
-        A loss excludes the other frames if its ``loss_mask_key`` names this key.
-        :class:`~amber_trl.objectives.AmberPPOLoss` removes them. A stock loss sets their loss to 0, which is
-        safe only for bounded ratios (a ratio that overflows makes the gradient NaN, as ``0 * inf``), and
-        still counts them when it normalises advantages and computes metrics. :meth:`select` has no such
-        limits.
+        A loss excludes the other frames if its ``loss_mask_key`` names this key. A stock loss sets their
+        loss to 0, which is safe only for bounded ratios, and still counts them elsewhere (see Concepts).
+        :class:`~amber_trl.objectives.AmberPPOLoss` removes them, and :meth:`select` returns only the others.
 
         Arguments and errors are those of :meth:`measure`, without ages. The mask is boolean and has
         the batch size of the TensorDict, which is returned.
