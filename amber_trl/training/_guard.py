@@ -68,15 +68,6 @@ class NonFiniteGuard:
         self.tensors = (self.raised, self.count, self.first)
         self._indices: list[Rows | None] = []
 
-    def admits(self, finite: bool) -> bool:
-        """Does what :func:`admit_update` does, for a step that knows whether all is finite."""
-        if self.raised.item():
-            return False
-        if not finite:
-            self.raised.fill_(True)
-            self.first.fill_(len(self._indices))
-        return finite
-
     def remember(self, index: Rows | None) -> None:
         """Records the rows used by the last update; raises if the caller has not checked for long."""
         self._indices.append(index)

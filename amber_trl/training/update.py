@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torchrl.objectives import LossModule
 
 from amber_trl.training._compiled import CompiledStep
-from amber_trl.training._guard import NonFiniteGuard, Rows, each
+from amber_trl.training._guard import NonFiniteGuard, Rows, admit_update, each
 from amber_trl.training._metrics import total_loss
 
 
@@ -258,7 +258,8 @@ class _EagerStep:
             norm = metrics["grad_norm"] = get_total_norm(gradients)
             clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         # The only wait for the device: stock optimisers cannot skip a step on the device.
-        if self.guard.admits(math.isfinite((total.detach() + norm).item())):
+        skip = admit_update(torch.isfinite(total.detach() + norm), *self.guard.tensors)
+        if not skip.item():
             self.optimizer.step()
         self.guard.remember(index)
         return metrics
