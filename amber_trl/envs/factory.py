@@ -130,7 +130,11 @@ def _make_one(
     for wrapper in wrappers:
         env = _wrapped(env, wrapper)
     if not _is_vector(env.observation_space):
-        raise _unsupported(env_id, "observation", f"{env.observation_space!s:.120}")
+        raise TypeError(
+            f"env_id={env_id!r} has the observation space {env.observation_space!s:.120}, but a "
+            "one-dimensional Box of floats is needed: name a wrapper in wrappers= (--wrappers), such "
+            "as gymnasium.wrappers:FlattenObservation, or one of your own (one-hot, or to floats)"
+        )
     return _adapt_actions(env_id, env, clip_actions)
 
 
@@ -174,18 +178,6 @@ def _wrapped(env: gym.Env[Any, Any], wrapper: Callable[[Any], Any]) -> gym.Env[A
     return wrapped
 
 
-def _unsupported(env_id: str, kind: str, space: str) -> TypeError:
-    needed, wrapper = "a one-dimensional Box of floats is", "one of your own"
-    if kind == "action":
-        needed = f"Discrete or {needed}"
-    else:
-        wrapper = f"gymnasium.wrappers:FlattenObservation, or {wrapper} (one-hot, or to floats)"
-    return TypeError(
-        f"env_id={env_id!r} has the {kind} space {space}, but {needed} needed: name a wrapper in "
-        f"wrappers= (--wrappers), such as {wrapper}"
-    )
-
-
 def _adapt_actions(
     env_id: str, env: gym.Env[Any, Any], clip_actions: bool | None
 ) -> gym.Env[Any, Any]:
@@ -198,7 +190,11 @@ def _adapt_actions(
         count_from_zero = partial(np.add, space.start)
         return TransformAction(env, count_from_zero, Discrete(space.n)) if space.start else env
     if not _is_vector(space):
-        raise _unsupported(env_id, "action", f"{space!s:.120}")
+        raise TypeError(
+            f"env_id={env_id!r} has the action space {space!s:.120}, but Discrete or a "
+            "one-dimensional Box of floats is needed: name a wrapper of your own in wrappers= "
+            "(--wrappers)"
+        )
     if clip_actions is None:
         clip_actions = not type(env.unwrapped).__module__.startswith("gymnasium.envs.")
     clip = partial(np.clip, a_min=space.low, a_max=space.high)
