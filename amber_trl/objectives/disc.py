@@ -90,6 +90,7 @@ class DISCLoss(AmberPPOLoss):
         scale: NestedKey = "scale"
 
     default_keys = _AcceptedKeys
+    _clip_bounds = (-math.inf, math.inf)  # no clip other than that of the dimensions
 
     def __init__(
         self,
@@ -131,11 +132,6 @@ class DISCLoss(AmberPPOLoss):
             elif measured < self.penalty_target / 1.5:
                 self.penalty_coeff.div_(2).clamp_(min=2**-10)
         return float(self.penalty_coeff)
-
-    @property
-    def _clip_bounds(self) -> tuple[float, float]:
-        """No clip other than that of the dimensions."""
-        return -math.inf, math.inf
 
     def _maybe_normalize_advantage(
         self, advantage: Tensor, tensordict: TensorDictBase, **kwargs: Any
