@@ -34,16 +34,10 @@ _SHARE = 0.5
 class TrainingRun:
     """Runs the iterations of a training: resumes, stops, saves checkpoints, logs and summarises.
 
-    It wraps any training loop over a collector's batches::
-
-        with TrainingRun(directory, collector, parts) as run:
-            for batch in run.batches():
-                ...  # learn from the batch; run.frames were collected before it
-                run.record(batch, metrics=metrics)
-
-    On entering, it continues from the newest undamaged checkpoint if the directory was opened with
-    ``resume=True``. On the CPU, with simulators that can be saved, a resumed training ends with the same
-    bits as one that never stopped. Otherwise ``reasons`` in ``summary`` says why not.
+    It wraps any training loop over a collector's batches, as in the example. On entering, it continues
+    from the newest undamaged checkpoint if the directory was opened with ``resume=True``. On the CPU,
+    with simulators that can be saved, a resumed training ends with the same bits as one that never
+    stopped. Otherwise ``reasons`` in ``summary`` says why not.
 
     A checkpoint contains the parts, the collector and its simulators, the random generators and the
     log's position. Its score is the mean return of the last 100 training episodes. Since short episodes
