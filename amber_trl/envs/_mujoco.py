@@ -1,5 +1,6 @@
 """MuJoCo's data as plain data, and its warnings only once each."""
 
+import functools
 import hashlib
 import logging
 import sys
@@ -11,8 +12,6 @@ import numpy as np
 import torch
 
 logger = logging.getLogger(__name__)
-
-_LOGGED: set[str] = set()
 
 
 def is_mujoco(value: Any, name: str) -> bool:
@@ -73,14 +72,15 @@ def warnings_once() -> Iterator[None]:
     except ImportError:
         yield
         return
-    seen: dict[str, None] = {}  # in order
     before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: seen.setdefault(message))
+    mujoco.set_mju_user_warning(log_once)
     try:
         yield
     finally:
         mujoco.set_mju_user_warning(before)
-        for message in seen:
-            if message not in _LOGGED:
-                _LOGGED.add(message)
-                logger.warning("MuJoCo: %s", message)
+
+
+@functools.cache
+def log_once(message: str) -> None:
+    """Logs a warning of MuJoCo's, unless it was logged before."""
+    logger.warning("MuJoCo: %s", message)

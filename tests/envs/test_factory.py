@@ -15,7 +15,7 @@ from gymnasium.wrappers import DtypeObservation, FlattenObservation
 from tensordict import TensorDict
 from torchrl.envs import GymWrapper, check_env_specs
 
-from amber_trl.envs import TASKS, SyncGymWrapper, make_env
+from amber_trl.envs import TASKS, SyncGymWrapper, _mujoco, make_env
 
 UNIT = Box(-1.0, 1.0, (2,))
 
@@ -298,7 +298,7 @@ def test_mujoco_warns_of_a_model_once_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("amber_trl.envs._mujoco._LOGGED", set())
+    _mujoco.log_once.cache_clear()
     for _ in range(2):
         make_env("HalfCheetah-v5", 3).close()
     assert [message.count("settotalmass") for message in caplog.messages] == [1]
