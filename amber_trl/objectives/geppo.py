@@ -129,11 +129,6 @@ class GePPOLoss(AmberPPOLoss):
         stored = self.tensor_keys.sample_log_prob
         stored = stored if isinstance(stored, list) else [stored]
         behaviour = sum_of_heads([tensordict.get(key) for key in stored], tensordict.numel())
-        if proximal.numel() != behaviour.numel():
-            raise ValueError(
-                f"{name!r} of shape {tuple(proximal.shape)} for {tensordict.numel()} frames: "
-                "expected one number per frame"
-            )
         log_ratio = weights[0].detach()
         log_center = (proximal.reshape(-1) - behaviour).view_as(log_ratio)  # log C
         low, high = self._clip_range
