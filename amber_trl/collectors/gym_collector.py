@@ -66,8 +66,8 @@ class GymCollector(BaseCollector):
             that changes within a batch and is not its input, a parameter, a buffer, a plain attribute
             or a global generator: for example a clock, or a counter in a closure.
         compile_policy: True compiles the recorded actor ahead of time, for an actor on the CPU.
-                It needs a C++ compiler and about twenty seconds, and then saves about 50 microseconds per
-                step. The compiled actor draws the same random numbers and acts the same up to rounding.
+            It needs a C++ compiler and about twenty seconds, and then saves about 50 microseconds per
+            step. The compiled actor draws the same random numbers and acts the same up to rounding.
         pre_collect_hook: called before each batch.
         post_collect_hook: called with each batch before it is yielded.
 
