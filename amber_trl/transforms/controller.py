@@ -72,9 +72,8 @@ class DropFactorController:
             The drop factor, at most ``max_drop_factor``; 0 if the newest batch alone is enough.
         """
         usable = staleness.isfinite()
-        distance = torch.where(
-            usable, staleness.clamp(min=0), torch.inf
-        )  # rounding may give -0.0001
+        # Rounding may give -0.0001.
+        distance = torch.where(usable, staleness.clamp(min=0), torch.inf)
         if age is not None:
             distance[age == 0] = 0.0
             usable = usable | (age == 0)
