@@ -1,5 +1,6 @@
 """Stops training at the first non-finite loss or gradient, without waiting for the device."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -31,7 +32,7 @@ class NonFiniteError(ArithmeticError):
         self, update: int, rows: torch.Tensor | None = None, ages: Sequence[int] | None = None
     ) -> None:
         self.update, self.rows, self.ages = update, rows, ages
-        where = "" if rows is None else f" on rows {_shown(rows)}"
+        where = "" if rows is None else f" on rows {reprlib.repr(rows.tolist())}"
         if ages is not None:
             where += f" of batches of age {', '.join(map(str, ages))}"
         super().__init__(
@@ -48,11 +49,6 @@ class NonFiniteError(ArithmeticError):
         batches = (self.rows // (frames // len(batch_age))).unique()
         ages = sorted(batch_age.to(batches.device)[batches].tolist())
         return NonFiniteError(self.update, self.rows, ages)
-
-
-def _shown(index: torch.Tensor) -> str:
-    rows = index.flatten().tolist()
-    return f"{rows}" if len(rows) <= 8 else f"{rows[:8]} and {len(rows) - 8} more"
 
 
 class NonFiniteGuard:
