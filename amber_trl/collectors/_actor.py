@@ -5,7 +5,7 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -26,9 +26,7 @@ from amber_trl.collectors._recording import NotRecordedError, Recording, alike
 
 _logger = logging.getLogger(__name__)
 
-_BATCH_INVARIANT: frozenset[Any] = frozenset(
-    (Normal, Categorical, IndependentNormal, OneHotCategorical)
-)
+_BATCH_INVARIANT = {Normal, Categorical, IndependentNormal, OneHotCategorical}
 """Distributions whose log-probability is bit-identical for one row and for a batch."""
 
 _INTERNALS = frozenset(vars(nn.Module()).keys() - {"training"})
