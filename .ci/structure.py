@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LINES = {
     # The house; then the losses of DISC, GePPO and GIPO, and the verbs of a run; then recomputed advantages,
-    # shares and a controller (900), hooks, own actors and loggers (640), wrappers and reward scaling (300).
+    # shares and a controller (700), hooks, own actors and loggers (640), wrappers and reward scaling (300).
     # Devices, and mistakes in the names of columns (20).
-    "amber_trl": 9_000 + 560 + 1_540 + 20,
+    "amber_trl": 9_000 + 560 + 1_340 + 20,
     "recipes": 3_900
     + 1_360,  # TRPO and ACER (500), options of the above (500), page and words of the study (360)
     "tests": 13_500 + 2_100,  # of the above
