@@ -9,7 +9,6 @@ minutes.
 
 from __future__ import annotations
 
-import csv
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pandas as pd
 import tyro
 from study.references import paper_task_scores
 from tqdm import tqdm
@@ -71,10 +71,7 @@ def main(out: Path, episodes: int = 100, frames: int = 100_000, seed: int = 0) -
             f"--seed {seed}, {simulators}; reference: final score of PPO in arXiv 1710.04423",
         }
         rows.append(row)
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(out, index=False)
 
 
 if __name__ == "__main__":
