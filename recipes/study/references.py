@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 _FOLDER = Path(__file__).parent / "data"
 
-PAPER_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "num_envs": 1,
-        "time_limits": "terminal",
-        "total_frames": 1_000_000,
-        "frames_per_batch": 2048,
-        "epochs": 10,
-        "minibatch_size": 64,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "critic_coeff": 1.0,
-        "entropy_coeff": 0.0,
-        "max_grad_norm": None,
-        "normalize_advantage": "batch",
-        "staleness_metric": "mean_abs_deviation",
-        "hidden_sizes": [64, 64],
-    }
-)
+PAPER_SETTINGS: Mapping[str, Any] = {
+    "num_envs": 1,
+    "time_limits": "terminal",
+    "total_frames": 1_000_000,
+    "frames_per_batch": 2048,
+    "epochs": 10,
+    "minibatch_size": 64,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "critic_coeff": 1.0,
+    "entropy_coeff": 0.0,
+    "max_grad_norm": None,
+    "normalize_advantage": "batch",
+    "staleness_metric": "mean_abs_deviation",
+    "hidden_sizes": [64, 64],
+}
 """Settings under which scores can be compared with the paper's, by their names in ``config.json``."""
 
 
