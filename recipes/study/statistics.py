@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +65,7 @@ def gaussian_improvement(
     return float(np.mean(stats.norm.cdf(distance)))
 
 
-def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, _Array]:
+def average_normalized_scores(scores: Sequence[Scores]) -> _Array:
     """The paper's average normalised score (ANS) of each setup of a study.
 
     On each task, the setups' means over seeds are standardised: their mean is subtracted, and the
@@ -74,19 +74,18 @@ def average_normalized_scores(scores: Mapping[str, Scores]) -> dict[str, _Array]
     to the list of setups, so report it with that list.
 
     Args:
-        scores: by setup and task, ``[..., seeds]``; every setup has the same tasks.
+        scores: of each setup, by task, ``[..., seeds]``; every setup has the same tasks.
 
     Returns:
-        ``[...]`` by setup; they sum to 0.
+        ``[setups, ...]``; they sum to 0 over setups.
     """
-    tasks = next(iter(scores.values()))
     total = np.zeros(())
-    for task in tasks:
-        means = np.stack([_array(task, setup[task]).mean(-1) for setup in scores.values()])
+    for task in scores[0]:
+        means = np.stack([_array(task, setup[task]).mean(-1) for setup in scores])
         spread = means.std(0)
         distance = means - means.mean(0)
         total = total + np.divide(distance, spread, out=np.zeros_like(means), where=spread > 0)
-    return dict(zip(scores, total / len(tasks), strict=True))
+    return total / len(scores[0])
 
 
 def bootstrap(

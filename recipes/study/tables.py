@@ -203,8 +203,7 @@ def _difference(ours: Scores, theirs: Scores) -> NDArray[np.float64]:
 
 
 def _normalized(place: int, *scores: Scores) -> NDArray[np.float64]:
-    named = {str(number): setup for number, setup in enumerate(scores)}
-    return average_normalized_scores(named)[str(place)]
+    return average_normalized_scores(scores)[place]
 
 
 def _implied(cells: Sequence[Sequence[float]]) -> float:
