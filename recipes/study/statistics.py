@@ -81,7 +81,7 @@ def average_normalized_scores(scores: Sequence[Scores]) -> _Array:
     """
     total = np.zeros(())
     for task in scores[0]:
-        means = np.stack([_array(task, setup[task]).mean(-1) for setup in scores])
+        means = np.stack([np.asarray(setup[task]).mean(-1) for setup in scores])
         spread = means.std(0)
         distance = means - means.mean(0)
         total = total + np.divide(distance, spread, out=np.zeros_like(means), where=spread > 0)
@@ -108,9 +108,6 @@ def bootstrap(
     Returns:
         The statistic with its interval, always the same for the same scores. The interval is NaN if a
         task has a single seed.
-
-    Raises:
-        ValueError: if a task has no seed, or a score is not finite.
     """
     arrays = [_arrays(group) for group in groups]
     samples = [array for group in arrays for array in group.values()]
@@ -173,13 +170,4 @@ def welch_difference(
 
 
 def _arrays(scores: Scores) -> dict[str, _Array]:
-    return {task: _array(task, values) for task, values in scores.items()}
-
-
-def _array(task: str, values: ArrayLike) -> _Array:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim == 0 or array.shape[-1] == 0:
-        raise ValueError(f"no scores for {task}: give one number per seed")
-    if not np.isfinite(array).all():
-        raise ValueError(f"a score of {task} is not finite: leave the run out and report that")
-    return array
+    return {task: np.asarray(values, dtype=np.float64) for task, values in scores.items()}

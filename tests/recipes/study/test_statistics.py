@@ -150,15 +150,3 @@ def test_bootstrap_of_one_seed_has_no_interval() -> None:
     assert found.value == 2.75
     assert math.isnan(found.low)
     assert math.isnan(found.high)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: mean_score({"a": []}), "for a"),
-        (lambda: mean_score({"a": [1.0, math.nan]}), "of a "),
-    ],
-)
-def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
