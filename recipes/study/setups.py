@@ -219,18 +219,9 @@ def swept(
 
 def _word(option: str, value: Any) -> str:
     """The part of a name for an option that is not at its default."""
+    if option == "learning_rate":
+        value = np.format_float_scientific(value, trim="-", exp_digits=1)
     if option in NUMBERS:
-        write = _scientific if option == "learning_rate" else _short
-        return f"{NUMBERS[option]}{write(value)}"
+        return f"{NUMBERS[option]}{value}".removesuffix(".0")
     words = WORDS.get(option, {})
     return words[value] if words and value in words else f"{option}={value}"
-
-
-def _scientific(value: float) -> str:
-    digits, _, exponent = np.format_float_scientific(value).partition("e")
-    return f"{_short(float(digits))}e{int(exponent)}"
-
-
-def _short(value: float | None) -> str:
-    """The shortest text that no other number has."""
-    return str(value).removesuffix(".0")
