@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class FinishedRun:
         }
 
 
-def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRun:
+def read_finished_run(path: Path | zipfile.Path) -> FinishedRun:
     """Reads a run directory, and checks that it is finished and that its files agree.
 
     Raises:
@@ -71,17 +72,15 @@ def read_finished_run(path: str | os.PathLike[str] | zipfile.Path) -> FinishedRu
         RunError: if a file cannot be read, or the scores in ``summary.json`` do not match
             ``episodes.csv``.
     """
+    if not (path / "summary.json").exists():
+        raise UnfinishedRunError(f"{path} has no summary.json, so it has not finished")
     try:
         run = read_run(path)
-        if not (run.path / "summary.json").exists():
-            raise UnfinishedRunError(f"{path} has no summary.json, so it has not finished")
         summary, versions = (
-            json.loads((run.path / f"{name}.json").read_text()) for name in ("summary", "versions")
+            json.loads((path / f"{name}.json").read_text()) for name in ("summary", "versions")
         )
         setup = Setup.from_config(run.config)
         asked, stated = run.config.get("total_frames") or 0, summary["frames"]
-    except RunError:
-        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} cannot be read as a run of the study: {error!r}") from error
     if summary["interrupted"] or min(run.frames, stated) < asked:
