@@ -98,13 +98,11 @@ def open_run(config: Config) -> tuple[Any, ...]:
     config = replace(config, total_frames=total, frames_per_batch=size)
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments: dict[str, Any] = {"observation_size": observations, "action_size": actions}
-    shape: dict[str, Any] = {}
     if config.activation != "tanh":  # policy.pt does not store the default
-        shape["activation"] = config.activation
-    arguments |= shape
+        arguments["activation"] = config.activation
     normalizer = ObservationNormalizer(observations)
     actor = gaussian_actor(**arguments, normalizer=normalizer)
-    critic = value_critic(observations, normalizer=normalizer, **shape)
+    critic = value_critic(observations, normalizer=normalizer, activation=config.activation)
     metric = metric_of(config.staleness_metric)
     staleness = ISStalenessFilter(actor, config.drop_factor, metric=metric)
     keys = [*staleness.in_keys, "advantage", "value_target"]
