@@ -51,10 +51,7 @@ def archive(job: Job, directory: Path) -> None:
 def is_archived(job: Job, directory: Path) -> bool:
     """Whether an archive holds a run of this name."""
     path, folder = _place(job, directory)
-    if not path.exists():
-        return False
-    with zipfile.ZipFile(path) as zipped:
-        return f"{folder}/config.json" in zipped.namelist()
+    return path.exists() and zipfile.Path(path, f"{folder}/config.json").exists()
 
 
 def write_zip(path: Path, files: Mapping[str, bytes]) -> None:
