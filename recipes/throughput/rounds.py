@@ -128,8 +128,7 @@ class _PipedReport:
 
     def __call__(self, **parts: float) -> None:
         whole = time.perf_counter() - self._start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        peak *= 1 if sys.platform == "darwin" else 1024
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # from KiB
         self._pipe.send({"whole": whole, "peak": peak, **parts})
         self._wait()
 
