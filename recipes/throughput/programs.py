@@ -6,7 +6,6 @@ less work than this library's recipe: they do not standardise observations or lo
 
 from __future__ import annotations
 
-import importlib
 import math
 import tempfile
 from collections.abc import Mapping
@@ -131,11 +130,11 @@ def stock_torchrl(work: Workload, report: Report) -> None:
 
 def stable_baselines3(work: Workload, report: Report, *, num_envs: int) -> None:
     """Stable-Baselines3's PPO, whose gradient clipping (norm 0.5) cannot be turned off."""
-    sb3 = importlib.import_module("stable_baselines3")
-    callbacks = importlib.import_module("stable_baselines3.common.callbacks")
-    vec_env = importlib.import_module("stable_baselines3.common.vec_env")
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import DummyVecEnv
 
-    class Reporting(callbacks.BaseCallback):  # type: ignore[name-defined]
+    class Reporting(BaseCallback):
         def _init_callback(self) -> None:
             self.clock, self.collected = Clock(), 0.0
 
@@ -151,9 +150,9 @@ def stable_baselines3(work: Workload, report: Report, *, num_envs: int) -> None:
             return True
 
     layers = [64, 64]
-    model = sb3.PPO(
+    model = PPO(
         "MlpPolicy",
-        vec_env.DummyVecEnv([lambda: gymnasium.make(work.env_id)] * num_envs),
+        DummyVecEnv([lambda: gymnasium.make(work.env_id)] * num_envs),
         n_steps=work.frames_per_batch // num_envs,
         batch_size=work.minibatch_size,
         n_epochs=work.epochs,
