@@ -38,9 +38,9 @@ def rate(samples: Samples, name: str, frames: int, part: str = "whole") -> list[
     return [frames / seconds for seconds in column(samples, name, part)]
 
 
-def ratio(samples: Samples, over: str, under: str, part: str = "whole") -> list[float]:
+def ratio(samples: Samples, over: str, under: str) -> list[float]:
     """One program's seconds over another's, round by round; empty if one was not measured."""
-    pairs = zip(column(samples, over, part), column(samples, under, part), strict=False)
+    pairs = zip(column(samples, over), column(samples, under), strict=False)
     return [a / b for a, b in pairs]
 
 
