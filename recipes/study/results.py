@@ -269,12 +269,11 @@ def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], s
         table: its rows.
         columns: by heading: a column of ``table``, or a function that makes the cell from the row.
     """
-    lines = [" | ".join(columns), "|".join(["---"] * len(columns))]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for row in table.to_dict("records"):
         cells = (str(row[c]) if isinstance(c, str) else c(row) for c in columns.values())
-        lines.append(" | ".join(cells))
-    head, rule, *rest = lines
-    return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {line} |" for line in rest)])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _settings(study: Study, protocol: str) -> str:
