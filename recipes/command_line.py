@@ -110,9 +110,7 @@ def open_directory(
     ``extended_at``, the frames at each extension. ``options`` are passed to ``RunDirectory``.
     """
     resume = config.resume is not None or config.extend is not None
-    if resume and (setup := read_config(config.run_dir).get("setup")) != (also or {}).get(
-        "setup", setup
-    ):
+    if resume and also and (setup := read_config(config.run_dir).get("setup")) != also["setup"]:
         raise ValueError(
             f"{config.run_dir} is a run of setup={setup!r}: resume it with its own recipe"
         )
