@@ -100,11 +100,6 @@ class Setup:
         return {option for option, _ in self.changed}
 
     @property
-    def others(self) -> set[str]:
-        """Those that the paper does not vary."""
-        return self.options - ({*OWN} if self.method in _LENGTHS else set())
-
-    @property
     def name(self) -> str:
         """The method and what differs from its default, such as ``amber_drop0.1``."""
         said = ((n, v) for n, v in self.changed if v is not None or n not in NUMBERS)
@@ -196,7 +191,7 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
         fewer = [setup.without(option) for option, _ in setup.changed]
         in_ppo = Setup("ppo", setup.without("num_batches").changed)
         found += [(name, other.name) for other in (Setup(setup.method), *fewer, in_ppo)]
-        if setup.others or setup.method not in _LENGTHS:
+        if setup.method not in _LENGTHS or setup.options - {*OWN}:
             found.append((name, "ppo"))
     there = (pair for pair in dict.fromkeys(found) if setups.keys() >= {*pair})
     return [(one, other) for one, other in there if one != other]
