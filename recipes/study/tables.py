@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -80,24 +80,23 @@ def improvement_table(
     ours, theirs = selection.scores(better, metric), selection.scores(than, metric)
     papers = [_paper_scores(setups[name], metric) for name in (better, than)]
     rows: list[dict[str, Any]] = []
-    known = []
+    cells = []
     for task in selection.tasks:
         one, other = {task: ours[task]}, {task: theirs[task]}
         cell = [number for paper in papers for number in paper.get(_paper_task(task), _UNKNOWN)]
-        if not np.isnan(cell).any():
-            known.append(cell)
+        cells.append(cell)
         rows.append(
             {"task": task, "seeds": min(len(ours[task]), len(theirs[task]))}
             | _cells("difference", bootstrap(_difference, one, other))
             | _cells("probability", _probability(one, other), "probability_")
-            | {"paper_difference": cell[0] - cell[2], "paper_probability": _implied([cell])}
+            | {"paper_difference": cell[0] - cell[2]}
+            | {"paper_probability": gaussian_improvement(*cell)}
         )
     if len(rows) > 1:
-        whole = len(known) == len(rows)
         rows.append(
             {"task": "all tasks", "seeds": min(row["seeds"] for row in rows)}
             | _cells("probability", _probability(ours, theirs), "probability_")
-            | {"paper_probability": _implied(known) if whole else np.nan}
+            | {"paper_probability": gaussian_improvement(*np.transpose(cells))}
         )
     return pd.DataFrame(rows)
 
@@ -204,10 +203,6 @@ def _difference(ours: Scores, theirs: Scores) -> NDArray[np.float64]:
 
 def _normalized(place: int, *scores: Scores) -> NDArray[np.float64]:
     return average_normalized_scores(scores)[place]
-
-
-def _implied(cells: Sequence[Sequence[float]]) -> float:
-    return gaussian_improvement(*np.array(cells, dtype=float).T) if len(cells) else np.nan
 
 
 def _paper_task(task: str) -> str | None:
