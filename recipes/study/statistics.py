@@ -162,8 +162,6 @@ def welch_difference(
     if min(size, than_size) < 2:
         return Estimate(difference, np.nan, np.nan)
     ours, theirs = std**2 / size, than_std**2 / than_size
-    if ours + theirs == 0:
-        return Estimate(difference, difference, difference)
     freedom = (ours + theirs) ** 2 / (ours**2 / (size - 1) + theirs**2 / (than_size - 1))
     half = float(stats.t.ppf((1 + _CONFIDENCE) / 2, freedom)) * (ours + theirs) ** 0.5
     return Estimate(difference, difference - half, difference + half)
