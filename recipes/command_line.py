@@ -58,11 +58,6 @@ def run_recipe(
 def command_line(kind: type[C], description: str | None) -> C:
     """Parses the options into the dataclass ``kind``; a resumed run keeps its own options.
 
-    Args:
-        kind: dataclass with a field for each option, including ``resume``, ``extend``, ``total_frames``,
-            ``run_dir`` and ``overwrite``.
-        description: shown by ``--help``.
-
     Raises:
         ValueError: if an option given with ``--resume`` or ``--extend`` differs from the
             run's, or the run cannot be extended.
@@ -184,12 +179,7 @@ def check_same(given: Any, saved: Any) -> None:
 
 
 def metric_of(name: str) -> StalenessMetric:
-    """The staleness metric with this name, or the object that ``module:name`` names.
-
-    Raises:
-        ValueError: if there is no such metric.
-        ImportError, TypeError: as ``amber_trl.runs.import_named`` does.
-    """
+    """The staleness metric with this name, or the object that ``module:name`` names."""
     if ":" in name:
         return import_named("staleness_metric", name)
     if name not in get_args(MetricName):

@@ -55,17 +55,13 @@ setups spread alike, and on one in ten if they do not."""
 
 
 def write_report(study: Path, out: Path) -> Path:
-    """Writes the page, and returns its path.
+    """Writes the page with its tables and figures, and returns its path.
 
-    Args:
-        study: folder that holds the runs.
-        out: folder for ``results.md``, ``tables/`` and ``figures/``; created if missing. Files from an
-            earlier report that this one does not write are reported.
+    Files from an earlier report that this one does not write are reported.
 
     Raises:
         FileNotFoundError: if the folder holds no run.
         RunError: as :func:`read_study` raises it.
-        OSError: if a file cannot be written.
     """
     read = read_study([study])
     made: set[Path] = set()

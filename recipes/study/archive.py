@@ -22,13 +22,8 @@ def archive(job: Job, directory: Path) -> None:
     configuration with the run's name as its directory. Timing, policy, log and checkpoints are left
     out. A kill or a full disk leaves the zip as it was.
 
-    Args:
-        job: a finished run.
-        directory: directory of all zips.
-
     Raises:
         FileExistsError: if the zip holds another run under this name.
-        OSError: if the zip cannot be written.
     """
     texts = {name: (job.run_dir / name).read_text() for name in _FILES}
     config = json.loads(texts["config.json"]) | {"run_dir": job.name}

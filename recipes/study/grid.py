@@ -115,16 +115,11 @@ def changed(part: Part, base: str) -> Part:
 def setup_options(name: str) -> dict[str, Any]:
     """The main recipe's options that a setup's name stands for.
 
-    Args:
-        name: a setup of the main recipe, then its changes, each after an underscore: a word of
-            :data:`study.setups.NUMBERS` with its number, or one of :data:`study.setups.WORDS`.
+    After the method come its changes, each after an underscore: a word of
+    :data:`study.setups.NUMBERS` with its number, or one of :data:`study.setups.WORDS`.
 
     Raises:
         ValueError: if a change is unknown or an option is given twice.
-
-    Examples:
-        >>> setup_options("mber_l8_clip0.2_m64")
-        {'setup': 'mber', 'num_batches': 8, 'clip_epsilon': 0.2, 'scale_minibatch': False}
     """
     method, *changes = name.split("_")
     options: dict[str, Any] = {"setup": method}
@@ -176,11 +171,9 @@ class Job:
 def jobs(study: Path, part: Part, shared: Mapping[str, Any]) -> list[Job]:
     """The runs of a part, seed by seed, so that all setups have equally many if time runs out.
 
-    Args:
-        study: directory of all runs. Each has its own, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, where SETUP is
-            the name that :class:`study.setups.Setup` gives the configuration, however the part spells it.
-        part: the part to make.
-        shared: further options for all runs; comparators are not compiled.
+    Each has its own directory, ``PROTOCOL/ENV_ID/SETUP-seedSEED``, where SETUP is the name that
+    :class:`study.setups.Setup` gives the configuration, however the part spells it. ``shared`` are
+    further options for all runs; comparators are not compiled.
 
     Raises:
         ValueError: if a setup's name is wrong or its options contradict each other.

@@ -28,13 +28,8 @@ def make(jobs: Sequence[Job], workers: int, retries: int) -> Generator[Ended]:
     """Makes runs, each with its recipe's command; yields the end of every attempt.
 
     The first SIGINT or SIGTERM stops the runs after their iteration and starts no more. A second
-    SIGINT kills them.
-
-    Args:
-        jobs: the runs, in order.
-        workers: runs at a time.
-        retries: further attempts at a run whose process is killed. A run that fails is not retried,
-            since it would fail again.
+    SIGINT kills them. A run whose process is killed is tried again, up to ``retries`` times. A run that
+    fails is not, since it would fail again.
     """
     waiting = deque((job, retries) for job in jobs)
     running: list[tuple[Popen[bytes], Job, int]] = []

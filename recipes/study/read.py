@@ -122,12 +122,7 @@ class Selection:
     left_out: tuple[str, ...] = ()
 
     def scores(self, setup: str, metric: str) -> dict[str, NDArray[np.float64]]:
-        """Scores of a setup by task, ``[seeds]`` in the order of seeds.
-
-        Args:
-            setup: its name.
-            metric: ``final`` or ``speed``.
-        """
+        """Final or speed scores of a setup by task, ``[seeds]`` in the order of seeds."""
         rows = self.runs[self.runs["setup"] == setup]
         column = f"{metric}_score"
         return {task: rows.loc[rows["task"] == task, column].to_numpy() for task in self.tasks}
@@ -217,10 +212,7 @@ class Study:
 
 
 def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
-    """Reads all runs under the given paths; unfinished ones are left out.
-
-    Args:
-        paths: folders or zip archives that hold run directories, at any depth.
+    """Reads all runs in folders and zip archives, at any depth; unfinished ones are left out.
 
     Raises:
         FileNotFoundError: if there is no run under a path.

@@ -265,9 +265,7 @@ def average_normalized(
 def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], str]]) -> str:
     """A table as Markdown.
 
-    Args:
-        table: its rows.
-        columns: by heading: a column of ``table``, or a function that makes the cell from the row.
+    ``columns`` has, by heading, a column of the table or a function that makes the cell from the row.
     """
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for row in table.to_dict("records"):

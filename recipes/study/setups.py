@@ -62,9 +62,7 @@ class Setup:
     def from_config(cls, config: Mapping[str, Any], differing: Iterable[str] = ()) -> Setup:
         """The setup of a run, from the contents of its ``config.json``.
 
-        Args:
-            config: those contents.
-            differing: options in which the runs to compare differ, named besides ``NUMBERS`` and ``WORDS``.
+        ``differing`` are options to name besides ``NUMBERS`` and ``WORDS``, since the runs differ in them.
 
         Raises:
             ValueError: if a run of another recipe has the name of one of the main recipe's setups.

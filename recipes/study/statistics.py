@@ -71,10 +71,7 @@ def average_normalized_scores(scores: Sequence[Scores]) -> _Array:
     On each task, the setups' means over seeds are standardised: their mean is subtracted, and the
     result divided by their population standard deviation; it is 0 if all are equal. The result is
     averaged over tasks (Han & Sung, arXiv 1710.04423, section 7.1, as its tables imply). It is relative
-    to the list of setups, so report it with that list.
-
-    Args:
-        scores: of each setup, by task, ``[..., seeds]``; every setup has the same tasks.
+    to the list of setups, so report it with that list. Every setup has the same tasks.
 
     Returns:
         ``[setups, ...]``; they sum to 0 over setups.
@@ -146,17 +143,9 @@ def normalize(
 def welch_difference(
     mean: float, std: float, size: int, than_mean: float, than_std: float, than_size: int
 ) -> Estimate:
-    """Difference of two means, with Welch's interval.
+    """Difference of two means over runs, with Welch's interval; ``std`` is a sample's.
 
     It assumes independent Gaussian runs, with deviations that may differ.
-
-    Args:
-        mean: mean of the first.
-        std: its standard deviation over runs, as a sample's.
-        size: its number of runs.
-        than_mean: mean of the second, which is subtracted.
-        than_std: its standard deviation.
-        than_size: its number of runs.
     """
     difference = mean - than_mean
     if min(size, than_size) < 2:
