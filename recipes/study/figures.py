@@ -113,7 +113,7 @@ def _reuse(study: Study, protocol: str) -> Iterator[Picture]:
     if one := study.select(protocol, amber[:1]):
         draw = partial(batches_in_use, one.logged)
         yield Picture("active-batches", f"Batches in use. {_BANDS} {_SMOOTHED}", draw)
-    for name in [*amber[:1], *(name for name in ("mber_l8",) if name in setups)]:
+    for name in (*amber[:1], "mber_l8"):
         if one := study.select(protocol, [name]):
             caption = (
                 "How far stored batches are from the current policy, by age, for "
