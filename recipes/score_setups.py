@@ -33,7 +33,7 @@ def relative_scores(runs: pd.DataFrame, published: pd.Series | None = None) -> p
             another setup has.
     """
     scores = runs.pivot(index=["task", "seed"], columns="setup", values="speed_score")
-    means = scores.groupby("task").agg(lambda column: column.mean(skipna=False))
+    means = scores.groupby("task").mean(skipna=False)
     if published is None:
         published = means.get("ppo", pd.Series(float("nan"), means.index))
     published = published.reindex(means.index)
