@@ -234,7 +234,7 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
     if len(twice := table[table.duplicated(labels, keep=False)]):
         one, other = twice["path"][:2]
         raise RunError(f"{one} and {other} are the same task, setup and seed: remove one of them")
-    protocols = sorted(set(table["protocol"]), key=lambda protocol: protocol != "paper")
+    protocols = sorted(set(table["protocol"]), key=lambda name: (name != "paper", name))
     by_protocol = {name: [run for run in runs if run.protocol == name] for name in protocols}
     return Study(
         table.reset_index(drop=True),
