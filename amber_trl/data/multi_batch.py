@@ -123,7 +123,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self.frames_per_batch = check_integer("frames_per_batch", frames_per_batch, low=2)
         check_divides("minibatch_size", minibatch_size, frames_per_batch)
         if staleness is not None and not isinstance(staleness, ISStalenessFilter):
-            raise TypeError(f"staleness={staleness!r}: give an ISStalenessFilter")
+            raise TypeError(f"staleness is a {type(staleness).__name__}: give an ISStalenessFilter")
         self.staleness = staleness
         self.advantages = check_advantages(advantages, staleness)
         self.keys = None if keys is None else list(keys)

@@ -1,5 +1,6 @@
 """Vectorised Gymnasium environments for TorchRL."""
 
+import difflib
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,7 @@ def make_env(
         A :class:`SyncGymWrapper` of batch size ``[num_envs]``, even for one copy.
 
     Raises:
-        ValueError: the id is unknown (the message names a similar one); ``num_envs`` or ``seed`` is out of
+        ValueError: the id is unknown (the message lists similar ones); ``num_envs`` or ``seed`` is out of
             range; ``clip_actions=True`` with discrete actions.
         TypeError: an argument has the wrong type; the observation space is not a
             one-dimensional floating ``Box``, or the action space neither such a ``Box`` nor
@@ -147,10 +148,8 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, An
             raise ModuleNotFoundError(
                 f"env_id={env_id!r}: {error}; is it on PYTHONPATH?"
             ) from error
-    try:
-        gym.spec(name)
-    except gym.error.Error as error:
-        raise ValueError(f"env_id={env_id!r} is not known: {error}") from error
+    if name not in gym.registry:
+        raise ValueError(f"env_id={env_id!r} is not known. {_suggestion(name)}")
     try:
         return gym.make(env_id, **env_kwargs)
     except gym.error.DependencyNotInstalled as error:
@@ -176,6 +175,17 @@ def _wrapped(env: gym.Env[Any, Any], wrapper: Callable[[Any], Any]) -> gym.Env[A
     if not isinstance(wrapped, gym.Env):
         raise TypeError(f"wrappers: {name} returns {wrapped!r:.80}, not a gymnasium.Env")
     return wrapped
+
+
+def _suggestion(name: str) -> str:
+    for task in TASKS.values():
+        if name == task.paper_id:
+            return f"The paper's {name} is {task.env_id!r} here"
+    by_lower = {known.lower(): known for known in gym.registry}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3)
+    if close:
+        return f"Similar ids are: {', '.join(repr(by_lower[match]) for match in close)}"
+    return "gymnasium.pprint_registry() lists the known ids; 'module:id' imports a module first"
 
 
 def _adapt_actions(

@@ -170,7 +170,7 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
     A name is the option ``setup``, followed by as few other options as are needed to tell setups
     apart; those of ``INCIDENTAL`` never count. Options count as different only if they differ among
     the runs of one task, so tasks may have options of their own, such as ``total_frames``. ``{}`` and
-    ``[]`` count as None, as does a missing option, unless ``UNRECORDED`` has its value.
+    ``[]`` count as None, as does a missing option, unless ``UNRECORDED`` has its value. None is not named.
 
     Args:
         runs: of any tasks and recipes.
@@ -190,7 +190,8 @@ def by_setup(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
         alike = [run for run in runs if run.setup == setup]
         differing = _differing(alike)
         for run in alike:
-            words = (f"{name}={_option(run, name)}" for name in differing)
+            values = ((name, _option(run, name)) for name in differing)
+            words = (f"{name}={value}" for name, value in values if value is not None)
             found.setdefault(", ".join([setup, *words]), []).append(run)
     return found
 
@@ -206,8 +207,10 @@ def _differing(runs: Sequence[LoggedRun]) -> list[str]:
     def told_apart(names: Sequence[str]) -> int:
         return len({(run.task, *(str(_option(run, name)) for name in names)) for run in runs})
 
+    names = list(dict.fromkeys(name for run in runs for name in run.config))
+    names.sort(key=lambda name: name == "drop_factor")  # it is None where another option chooses it
     chosen: list[str] = []
-    for name in dict.fromkeys(name for run in runs for name in run.config):
+    for name in names:
         more = [*chosen, name]
         if name not in INCIDENTAL | {"env_id", "seed"} and told_apart(more) > told_apart(chosen):
             chosen = more

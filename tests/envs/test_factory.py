@@ -174,11 +174,10 @@ def test_partial_resets_with_tensors_on_cuda() -> None:
 @pytest.mark.parametrize(
     ("env_id", "way_out"),
     [
-        ("Pendlum-v1", "`Pendulum`"),
-        ("halfcheetah-v5", "`HalfCheetah`"),
-        ("HalfCheetah-v1", "`HalfCheetah-v5`"),
-        ("nowhere/Qqqqqq-v0", "nowhere"),
-        ("Pendulum", "Pendulum"),
+        ("Pendlum-v1", "'Pendulum-v1'"),
+        ("halfcheetah-v5", "'HalfCheetah-v5'"),
+        ("HalfCheetah-v1", "paper.*'HalfCheetah-v5'"),
+        ("nowhere/Qqqqqq-v0", "pprint_registry"),
     ],
 )
 def test_unknown_ids(env_id: str, way_out: str) -> None:

@@ -108,11 +108,16 @@ def test_tasks_may_have_lengths_of_their_own() -> None:
     assert names(*runs) == ["ppo", "amber"] * 2
 
 
-def test_a_missing_option_counts_as_none_or_as_what_it_was() -> None:
+def test_a_missing_option_counts_as_none_or_as_what_it_was() -> None:  # and None is not named
     plain = {"setup": "ppo", "clip_epsilon": 0}
     off = plain | {"target_kl": None, "env_kwargs": {}, "wrappers": [], "loss": "amber"}
-    expected = ["ppo, target_kl=None", "ppo, target_kl=None", "ppo, target_kl=0.01"]
-    assert names(plain, off, off | {"target_kl": 0.01}) == expected
+    assert names(plain, off, off | {"target_kl": 0.01}) == ["ppo", "ppo", "ppo, target_kl=0.01"]
+
+
+def test_a_controller_is_named_by_what_it_keeps_in_use() -> None:
+    amber = {"setup": "amber", "drop_factor": 0.25}
+    controlled = amber | {"drop_factor": None, "batches_in_use": 3}
+    assert names(amber, controlled) == ["amber", "amber, batches_in_use=3"]
 
 
 def test_a_length_names_the_runs_of_its_setup_alone() -> None:

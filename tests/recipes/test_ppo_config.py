@@ -202,7 +202,7 @@ def test_help_explains_each_field(
     ("options", "message"),
     [
         (["--clip-epsilon", "2"], "clip_epsilon=2.0: choose a value in (0, 1]"),
-        (["--env-id", "Pendulum-v9"], "`Pendulum`"),
+        (["--env-id", "Pendulum-v9"], "Pendulum-v1"),
         (["--env-id", "Blackjack-v1"], "observation space"),
         (["--env-kwargs", "[1]"], "env_kwargs=[1] is not a JSON object"),
         (["--env-kwargs", '{"a": NaN}'], "env_kwargs='{\"a\": NaN}' is not a JSON object"),
