@@ -107,7 +107,8 @@ class MultiBatchSampler(Sampler):
 
         Raises:
             TypeError: if a slot is not an integer.
-            ValueError: if no slot is in use, or a number is negative or repeated.
+            ValueError: if no slot is in use, a number is negative or repeated, or a tensor is not
+                one-dimensional.
         """
         self._active = None if slots is None else _slot_numbers(slots)
         self._ledger = ledger
@@ -356,6 +357,11 @@ def _copy_to_cpu(rows: Tensor | None) -> Tensor | None:
 
 def _slot_numbers(slots: Sequence[int] | Tensor) -> tuple[int, ...]:
     if isinstance(slots, Tensor):
+        if slots.ndim != 1:
+            raise ValueError(
+                f"slots={slots.tolist()} of shape {tuple(slots.shape)}: give a one-dimensional "
+                "tensor, of slot numbers or of one boolean per stored batch"
+            )
         slots = (slots.nonzero().flatten() if slots.dtype == torch.bool else slots).tolist()
     numbers = tuple(sorted(check_integer("slots", slot, low=0) for slot in slots))
     if not numbers or len(set(numbers)) != len(numbers):
