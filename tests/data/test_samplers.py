@@ -162,7 +162,8 @@ def test_set_active_takes_numbers_or_a_mask(slots: Any, active: tuple[int, ...] 
 
 
 @pytest.mark.parametrize(
-    "slots", [[], torch.tensor([False]), [-1], [1, 1], [0.7], [True, False], torch.tensor([[0, 1]])]
+    "slots",
+    [[], torch.tensor([False]), [-1], [1, 1], [0.7], [True, False], torch.tensor([[False, True]])],
 )
 def test_set_active_refuses_anything_but_a_set_of_slots(slots: Any) -> None:
     sampler = AdaptiveMinibatchSampler(4)
