@@ -67,7 +67,7 @@ def test_a_wrong_choice_is_refused(tmp_path: Path, options: Any, message: str) -
         main(tmp_path, **options)
 
 
-@pytest.mark.parametrize("seeds", [(100, 101), (100,)])
+@pytest.mark.parametrize("seeds", [(100, 101), (100,), (102, 103, 104)])
 def test_the_published_runs_give_the_tables_of_the_page(
     seeds: tuple[int, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
