@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 import signal
 import subprocess
@@ -88,16 +87,23 @@ def test_a_compiled_run_resumes_byte_identically(tmp_path: Path) -> None:
     assert_same(_result(tmp_path / "whole"), _result(tmp_path / "stopped"))
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
+def _started(run_dir: Path, *options: str) -> subprocess.Popen[str]:
+    """A run in another process that has finished three iterations."""
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
-    command += ["--checkpoint-interval", "2", "--run-dir", str(run_dir)]
-    process = subprocess.Popen(command, env={**os.environ}, stderr=subprocess.PIPE)
+    command += ["--run-dir", str(run_dir), *options]
+    pipe, table = subprocess.PIPE, run_dir / "iterations.csv"
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     deadline = time.monotonic() + 120
-    while not list_checkpoints(run_dir / "checkpoints"):
+    while not table.exists() or table.read_text().count("\n") < 4:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return process
+
+
+def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = _started(run_dir, "--checkpoint-interval", "2")
     process.kill()
     process.communicate()
     assert not (run_dir / "summary.json").exists()
@@ -106,28 +112,18 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert_same(_result(tmp_path / "whole"), _result(run_dir))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    run_dir, pipe = tmp_path / "run", subprocess.PIPE
-    command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
-    command += ["--total-frames", "1000000", "--compile", "off", "--run-dir", str(run_dir)]
-    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-    table, deadline = run_dir / "iterations.csv", time.monotonic() + 120
-    while not table.exists() or table.read_text().count("\n") < 3:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(number)
+def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = _started(run_dir, "--total-frames", "1000000", "--compile", "off")
+    process.send_signal(signal.SIGINT)
     told, shown = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGINT
     assert f"resume with --resume {run_dir}" in told
     assert "Traceback" not in shown
     (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
     summary = json.loads((run_dir / "summary.json").read_text())
     assert int(checkpoint.stem) == summary["frames"] < 1_000_000
-    assert (summary["interrupted"], summary["stopped_by"]) == (True, number.name)
+    assert (summary["interrupted"], summary["stopped_by"]) == (True, "SIGINT")
     assert torch.load(run_dir / "policy.pt", weights_only=True)["env_id"] == "Pendulum-v1"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from score_setups import main, relative_scores
+from study.read import read_study
 
 from tests.recipes.conftest import RECIPES
 from tests.recipes.study.runs import write_study
@@ -67,10 +68,13 @@ def test_a_wrong_choice_is_refused(tmp_path: Path, options: Any, message: str) -
         main(tmp_path, **options)
 
 
-@pytest.mark.parametrize("seeds", [(100, 101), (100,), (102, 103, 104)])
 def test_the_published_runs_give_the_tables_of_the_page(
-    seeds: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = RECIPES.parent / "docs"
-    main(docs / "data" / "default_search", seeds, ppo=docs / "tables" / "runs.csv")
-    assert capsys.readouterr().out in (docs / "default_search.md").read_text(encoding="utf-8")
+    folder = docs / "data" / "default_search"
+    read = read_study([folder])
+    monkeypatch.setattr("score_setups.read_study", lambda paths: read)
+    for seeds in ((100, 101), (100,), (102, 103, 104)):
+        main(folder, seeds, ppo=docs / "tables" / "runs.csv")
+        assert capsys.readouterr().out in (docs / "default_search.md").read_text(encoding="utf-8")
