@@ -91,9 +91,8 @@ def _started(run_dir: Path, *options: str) -> subprocess.Popen[str]:
     """A run in another process that has finished three iterations."""
     command = [sys.executable, _SCRIPT, "--smoke", "--env-id", "Pendulum-v1", "--no-progress"]
     command += ["--run-dir", str(run_dir), *options]
-    pipe, table = subprocess.PIPE, run_dir / "iterations.csv"
+    pipe, table, deadline = subprocess.PIPE, run_dir / "iterations.csv", time.monotonic() + 120
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-    deadline = time.monotonic() + 120
     while not table.exists() or table.read_text().count("\n") < 4:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
@@ -102,8 +101,7 @@ def _started(run_dir: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    process = _started(run_dir, "--checkpoint-interval", "2")
+    process = _started(run_dir := tmp_path / "run", "--checkpoint-interval", "2")
     process.kill()
     process.communicate()
     assert not (run_dir / "summary.json").exists()
@@ -112,18 +110,19 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert_same(_result(tmp_path / "whole"), _result(run_dir))
 
 
-def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_a_checkpoint_and_exits_with_its_code(tmp_path: Path, number: int) -> None:
     run_dir = tmp_path / "run"
     process = _started(run_dir, "--total-frames", "1000000", "--compile", "off")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     told, shown = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGINT
+    assert process.returncode == 128 + number
     assert f"resume with --resume {run_dir}" in told
     assert "Traceback" not in shown
     (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
     summary = json.loads((run_dir / "summary.json").read_text())
     assert int(checkpoint.stem) == summary["frames"] < 1_000_000
-    assert (summary["interrupted"], summary["stopped_by"]) == (True, "SIGINT")
+    assert (summary["interrupted"], summary["stopped_by"]) == (True, signal.Signals(number).name)
     assert torch.load(run_dir / "policy.pt", weights_only=True)["env_id"] == "Pendulum-v1"
 
 

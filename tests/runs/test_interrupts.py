@@ -51,17 +51,18 @@ def test_a_child_started_in_the_shield_outlives_an_interrupt() -> None:
     assert child.wait(timeout=60) == 0
 
 
-def test_another_signal_asks_first_and_a_later_one_ends_the_process() -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_another_signal_asks_first_and_a_later_one_ends_the_process(name: str) -> None:
     program = (
         "import signal, time; from amber_trl.runs import StopOnInterrupt\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"
         "with StopOnInterrupt() as stop:\n"
-        "    signal.raise_signal(signal.SIGHUP)\n"
-        "    signal.raise_signal(signal.SIGHUP)  # the same, through a parent\n"
+        "    for _ in range(2):  # the second is the same one, through a parent\n"
+        f"        signal.raise_signal(signal.{name})\n"
         "    print(stop.signal.name, flush=True)\n"
         "    time.sleep(1.1)\n"
-        "    signal.raise_signal(signal.SIGHUP)\n"
+        f"    signal.raise_signal(signal.{name})\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGHUP
-    assert done.stdout.split() == ["SIGHUP"]
+    assert done.returncode == -signal.Signals[name]
+    assert done.stdout.split() == [name]
