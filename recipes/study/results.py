@@ -79,8 +79,8 @@ def of_the_paper(study: Study) -> Iterator[str]:
     if any(row["made"] for row in rows):
         yield "## The paper's figures and tables"
         yield (
-            "How many of the runs that repeat them have been made: only those that the plan asks for are "
-            "counted. Figure 1 and Tables 1 and 2 show no results."
+            "Runs finished, of those planned; further seeds of the same setups are not counted. Figure 1 and "
+            "Tables 1 and 2 show no results."
         )
         yield markdown(pd.DataFrame(rows), _keys("paper", "question", "setups", "runs"))
 
