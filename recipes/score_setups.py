@@ -1,4 +1,4 @@
-"""Score setups by the rule with which the default is chosen (docs/default_search.md).
+"""Score setups by the rule with which the default was chosen (docs/default_search.md).
 
     python recipes/score_setups.py docs/data/default_search --seeds 100 101
     python recipes/score_setups.py docs/data/default_search --ppo docs/tables/runs.csv
