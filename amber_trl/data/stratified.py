@@ -29,9 +29,12 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
     With equal shares, an epoch is one pass. With other shares, the rows of a batch with a large share are
     drawn more than once per epoch, and those of a batch with a small share only in part.
 
-    Equal shares give the minibatches of DISC, each with :math:`M_{PPO}` frames of the newest batch (Han &
-    Sung 2019, `arXiv 1905.02363 <https://arxiv.org/abs/1905.02363>`_). Shares by age correspond to the
-    weights of GePPO (Queeney et al. 2021, `arXiv 2111.00072 <https://arxiv.org/abs/2111.00072>`_), which draws frames uniformly and multiplies their losses by the weights; the expectation is the same.
+    Equal shares correspond to the minibatches of DISC (Han & Sung 2019, `arXiv 1905.02363
+    <https://arxiv.org/abs/1905.02363>`_): :math:`M_{PPO}` frames of the newest batch, and
+    :math:`M_{PPO} (k - 1)` of all older ones together, drawn with replacement. Shares by age
+    correspond to the weights of GePPO (Queeney et al. 2021, `arXiv 2111.00072
+    <https://arxiv.org/abs/2111.00072>`_), which draws frames uniformly and multiplies their losses by
+    the weights. In both cases the expectation is the same.
 
     Args:
         frames_per_batch: ``N``, the rows of one batch.

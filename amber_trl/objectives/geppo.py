@@ -48,7 +48,8 @@ class GePPOLoss(AmberPPOLoss):
     :math:`C_m \hat A_m`. Neither is part of the loss. They measure the total variation over all frames
     after the last update, instead of as a mean over minibatches.
 
-    Arguments and errors are those of :class:`AmberPPOLoss`, without ``delay_actor``.
+    Arguments and errors are those of :class:`AmberPPOLoss`, without ``delay_actor``. The default
+    ``clip_epsilon`` is 0.1, the authors' for four batches: it bounds the change of one iteration.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -82,7 +83,8 @@ class GePPOLoss(AmberPPOLoss):
         critic_network: TensorDictModule | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(actor_network, critic_network, delay_actor=False, **kwargs)
+        preset = {"clip_epsilon": 0.1} | kwargs
+        super().__init__(actor_network, critic_network, delay_actor=False, **preset)
 
     def forward(
         self, tensordict: TensorDictBase, critic_frames: TensorDictBase | None = None

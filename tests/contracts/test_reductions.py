@@ -3,7 +3,8 @@
 import copy
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.functional import average_importance_ratio
-from amber_trl.objectives import AmberPPOLoss
+from amber_trl.objectives import AmberPPOLoss, GePPOLoss
 from amber_trl.training import UpdateStep
 from amber_trl.transforms import ISStalenessFilter, Reason
 from tests.contracts.problem import EPOCHS, FRAMES, MINIBATCH, Parts, differing, make_parts
@@ -29,12 +30,13 @@ def train(
     *,
     learning_rate: float = 1e-3,
     frozen: bool = False,
+    make_loss: Callable[..., AmberPPOLoss] = AmberPPOLoss,
     **filter_arguments: Any,
 ) -> Iterator[tuple[MultiBatchReplayBuffer, TensorDict | None]]:
     """AMBER's loop; yields after each ``refresh``, before the updates."""
     staleness = ISStalenessFilter(parts.actor, **filter_arguments) if filter_arguments else None
     replay = MultiBatchReplayBuffer(num_batches, FRAMES, MINIBATCH, staleness=staleness)
-    loss = AmberPPOLoss(parts.actor, parts.critic)
+    loss = make_loss(parts.actor, parts.critic)
     update = UpdateStep(loss, torch.optim.Adam(loss.parameters(), lr=learning_rate))
     advantage, collector = parts.advantage(), parts.collect(ITERATIONS)
     for number, batch in enumerate(collector):
@@ -132,6 +134,20 @@ def test_without_a_limit_it_is_mber(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", CONTINUOUS)
 def test_with_a_limit_of_zero_it_is_ppo(env_id: str) -> None:
     assert not differing(trained(env_id, 3, drop_factor=0.0), trained(env_id, 1))
+
+
+@pytest.mark.parametrize("env_id", CONTINUOUS)
+def test_geppo_with_one_batch_is_ppo(env_id: str) -> None:
+    """Up to the rounding of its centre, 1, which ``refresh`` measures on tensors of another shape."""
+    options: dict[str, Any] = {"frozen": True, "proximal_log_prob_key": "proximal_log_prob"}
+    weights = []
+    for loss_type in (AmberPPOLoss, GePPOLoss):
+        parts = make_parts(env_id, normalizer_dtype=torch.float64)
+        parts.take_in(parts.env.rollout(20))
+        for _ in train(parts, 1, make_loss=partial(loss_type, clip_epsilon=0.01), **options):
+            pass
+        weights.append(parts.weights())
+    torch.testing.assert_close(*weights, rtol=1e-8, atol=1e-10)
 
 
 def test_refresh_touches_nothing() -> None:

@@ -129,6 +129,27 @@ def test_geppo_of_new_frames_is_the_papers_loss(clip: Any, dtype: torch.dtype) -
     assert all(torch.equal(grads[name], grad) for name, grad in expected_grads.items())
 
 
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_before_the_first_update_every_loss_of_new_frames_is_ppos(
+    loss_type: type[AmberPPOLoss],
+) -> None:
+    actor, critic = networks(dtype=torch.float64)
+    frames = collect(actor, 64)
+    with torch.no_grad():
+        frames["action_log_prob"] = actor.log_prob(frames)
+    frames["batch_age"] = torch.zeros(64, dtype=torch.int64)
+    frames["proximal_log_prob"] = frames["action_log_prob"].clone()
+    expected, expected_grads = step(AmberPPOLoss(actor, critic), frames)
+    emitted, grads = step(loss_type(actor, critic), frames)
+    for key in ("loss_objective", "loss_critic", "clip_fraction", "mean_ratio"):
+        torch.testing.assert_close(emitted[key], expected[key], msg=key)
+    for name, grad in expected_grads.items():
+        torch.testing.assert_close(grads[name], grad, msg=name)
+    own = {"penalty": 0, "total_variation": 0, "trust_weight": 1}
+    found = [emitted[key].item() == value for key, value in own.items() if key in emitted.keys()]  # noqa: SIM118
+    assert found == [True]
+
+
 def test_disc_of_one_dimension_is_the_papers_loss_over_the_mean_weight() -> None:
     actor = gaussian_actor(3, 1)
     frames = with_columns(collect(actor, 64))
