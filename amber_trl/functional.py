@@ -47,6 +47,8 @@ def average_importance_ratio(log_ratio: Tensor, dim: int = -1) -> Tensor:
         ValueError: if ``log_ratio`` is not floating or has no frames.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import average_importance_ratio
         >>> average_importance_ratio(torch.tensor([0.5, 1.0, 3.0]).log())
         tensor(1.8333)
     """
@@ -60,6 +62,8 @@ def mean_abs_deviation(log_ratio: Tensor, dim: int = -1) -> Tensor:
     subtraction. It is at least 0. Arguments and errors are those of that function.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import mean_abs_deviation
         >>> mean_abs_deviation(torch.tensor([0.5, 1.0, 3.0]).log())
         tensor(0.8333)
     """
@@ -87,6 +91,8 @@ def per_dimension_deviation(log_ratio: Tensor) -> Tensor:
         ValueError: if ``log_ratio`` is not floating, has fewer than two dimensions, or no frames.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import per_dimension_deviation
         >>> per_dimension_deviation(torch.tensor([[0.5, 1.0], [1.0, 3.0]]).log())
         tensor(0.6250)
     """
@@ -109,6 +115,8 @@ def kl_estimate(log_ratio: Tensor, dim: int = -1) -> Tensor:
     and errors are those of :func:`average_importance_ratio`.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import kl_estimate
         >>> kl_estimate(torch.tensor([0.5, 1.0, 3.0]).log())
         tensor(0.3648)
     """
@@ -127,6 +135,8 @@ def effective_sample_size(log_ratio: Tensor, dim: int = -1) -> Tensor:
     Arguments and errors are those of :func:`average_importance_ratio`.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import effective_sample_size
         >>> effective_sample_size(torch.tensor([0.5, 1.0, 3.0]).log())
         tensor(0.6585)
     """
@@ -154,6 +164,8 @@ def is_stale(staleness: Tensor, drop_factor: float) -> Tensor:
         ValueError: if it is negative or NaN.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import is_stale
         >>> is_stale(torch.tensor([0.0, 0.25, 0.26, torch.nan]), 0.25)
         tensor([False, False,  True,  True])
     """
@@ -179,6 +191,7 @@ def linear_anneal(initial: float, frames: int, total_frames: int) -> float:
         ValueError: if ``frames`` or ``total_frames`` is out of range.
 
     Examples:
+        >>> from amber_trl.functional import linear_anneal
         >>> linear_anneal(0.4, 250_000, 1_000_000)
         0.30000000000000004
     """
@@ -231,6 +244,8 @@ def gae_v(
         ValueError: if shapes differ.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import gae_v
         >>> one, no = torch.ones(2), torch.zeros(2, dtype=torch.bool)
         >>> log_ratio = torch.tensor([0.5, 0.5]).log()
         >>> gae_v(1.0, 1.0, 0 * one, 0 * one, one, no, no, log_ratio)
@@ -279,6 +294,8 @@ def vtrace(
     form.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.functional import vtrace
         >>> one, no = torch.ones(2), torch.zeros(2, dtype=torch.bool)
         >>> log_ratio = torch.tensor([0.5, 0.5]).log()
         >>> vtrace(1.0, 0.5, 0 * one, 0 * one, one, no, no, log_ratio)

@@ -23,6 +23,8 @@ class ActiveBatches:
         frames_per_batch: ``N``, the rows of one slot.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.data import ActiveBatches
         >>> slots, age = torch.tensor([0, 2]), torch.tensor([0, 1])
         >>> ActiveBatches(slots, age, None, frames_per_batch=4).rows
         tensor([[ 0,  1,  2,  3],

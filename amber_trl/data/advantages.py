@@ -62,7 +62,9 @@ class RecomputedAdvantages:
         ValueError: if the estimator is unknown or a number is out of range.
 
     Examples:
-        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer, RecomputedAdvantages
         >>> from amber_trl.modules import gaussian_actor, value_critic
         >>> from amber_trl.transforms import ISStalenessFilter
         >>> actor, critic = gaussian_actor(3, 1), value_critic(3)

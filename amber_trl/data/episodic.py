@@ -32,6 +32,7 @@ class EpisodicMinibatchSampler(MultiBatchSampler):
             whose runs would cross environments.
 
     Examples:
+        >>> from amber_trl.data import EpisodicMinibatchSampler
         >>> sampler = EpisodicMinibatchSampler(frames_per_batch=8, frames_per_env=4)
         >>> sampler.minibatch_size(batch_size=2, num_active=2)
         4

@@ -90,6 +90,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             size, or the sampler does not fit.
 
     Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer
         >>> replay = MultiBatchReplayBuffer(num_batches=8, frames_per_batch=64, minibatch_size=16)
         >>> for iteration in range(3):
         ...     index = replay.extend(TensorDict({"reward": torch.randn(4, 16, 1)}, [4, 16]))

@@ -37,6 +37,9 @@ class MultiBatchSampler(Sampler):
     Examples:
         Draw with replacement, half as often from each batch as from the next newer one:
 
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from amber_trl.data import MultiBatchReplayBuffer, MultiBatchSampler
         >>> class Fading(MultiBatchSampler):
         ...     def draw_epoch(self, batches, batch_size, generator):
         ...         weights = (0.5**batches.age).repeat_interleave(batches.frames_per_batch)
@@ -46,8 +49,6 @@ class MultiBatchSampler(Sampler):
         ...             minibatches * size, replacement=True, generator=generator
         ...         )
         ...         return batches.rows.flatten()[drawn].view(minibatches, size)
-        >>> from tensordict import TensorDict
-        >>> from amber_trl.data import MultiBatchReplayBuffer
         >>> replay = MultiBatchReplayBuffer(3, 8, minibatch_size=2, sampler=Fading(8))
         >>> for iteration in range(4):
         ...     _ = replay.extend(TensorDict({"iteration": torch.full((8,), iteration)}, [8]))
@@ -314,8 +315,10 @@ class AdaptiveMinibatchSampler(MultiBatchSampler):
             :math:`k N / M_{PPO}` of them (the paper's ablation).
 
     Examples:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> from amber_trl.data import AdaptiveMinibatchSampler
         >>> sampler = AdaptiveMinibatchSampler(frames_per_batch=4)
         >>> buffer = TensorDictReplayBuffer(
         ...     storage=LazyTensorStorage(12), sampler=sampler, batch_size=2

@@ -47,8 +47,9 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
             share, or every batch in use has a share of 0.
 
     Examples:
+        >>> import torch
         >>> from tensordict import TensorDict
-        >>> from amber_trl.data import MultiBatchReplayBuffer
+        >>> from amber_trl.data import MultiBatchReplayBuffer, StratifiedMinibatchSampler
         >>> sampler = StratifiedMinibatchSampler(8, shares=(3, 2, 1))
         >>> replay = MultiBatchReplayBuffer(3, 8, minibatch_size=2, sampler=sampler)
         >>> for iteration in range(3):

@@ -25,8 +25,10 @@ class MultiBatchWriter(RoundRobinWriter):
         frames_per_batch: ``N``, the rows of one batch.
 
     Examples:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> from amber_trl.data import MultiBatchWriter
         >>> writer = MultiBatchWriter(frames_per_batch=2)
         >>> buffer = TensorDictReplayBuffer(
         ...     storage=LazyTensorStorage(6), writer=writer, batch_size=1

@@ -66,9 +66,11 @@ class DISCLoss(AmberPPOLoss):
         ValueError: if a number is out of range, or the actor is not Gaussian.
 
     Examples:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from amber_trl.data import MultiBatchReplayBuffer
         >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.objectives import DISCLoss
         >>> actor, critic = gaussian_actor(3, 2), value_critic(3)
         >>> replay = MultiBatchReplayBuffer(4, 64, 64, age_key="batch_age")
         >>> for iteration in range(2):

@@ -52,9 +52,11 @@ class GePPOLoss(AmberPPOLoss):
     ``clip_epsilon`` is 0.1, the authors' for four batches: it bounds the change of one iteration.
 
     Examples:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from amber_trl.data import MultiBatchReplayBuffer
         >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.objectives import AmberPPOLoss, GePPOLoss
         >>> from amber_trl.transforms import ISStalenessFilter
         >>> actor, critic = gaussian_actor(3, 1), value_critic(3)
         >>> staleness = ISStalenessFilter(actor, proximal_log_prob_key="proximal_log_prob")

@@ -44,6 +44,7 @@ class GIPOLoss(AmberPPOLoss):
         >>> import torch
         >>> from tensordict import TensorDict
         >>> from amber_trl.modules import gaussian_actor, value_critic
+        >>> from amber_trl.objectives import GIPOLoss
         >>> actor, critic = gaussian_actor(3, 1), value_critic(3)
         >>> frames = actor(TensorDict({"observation": torch.randn(64, 3)}, [64])).detach()
         >>> frames["advantage"] = frames["value_target"] = torch.randn(64, 1)

@@ -37,6 +37,7 @@ def named_actor(
     Examples:
         >>> from amber_trl.envs import make_env
         >>> from amber_trl.modules import ObservationNormalizer, gaussian_actor
+        >>> from amber_trl.runs import named_actor
         >>> def wide_actor(observation_spec, action_spec, *, normalizer):  # in mynetworks.py
         ...     sizes = observation_spec["observation"].shape[-1], action_spec.shape[-1]
         ...     return gaussian_actor(*sizes, normalizer=normalizer, hidden_sizes=(256,))

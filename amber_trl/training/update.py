@@ -77,6 +77,7 @@ class UpdateStep:
         >>> from amber_trl.data import MultiBatchReplayBuffer
         >>> from amber_trl.modules import gaussian_actor, value_critic
         >>> from amber_trl.objectives import AmberPPOLoss
+        >>> from amber_trl.training import UpdateStep
         >>> actor, critic = gaussian_actor(3, 1), value_critic(3)
         >>> loss = AmberPPOLoss(actor, critic)
         >>> update = UpdateStep(loss, torch.optim.Adam(loss.parameters(), lr=3e-4))

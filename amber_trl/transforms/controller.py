@@ -38,6 +38,8 @@ class DropFactorController:
         ValueError: if a number is out of range.
 
     Examples:
+        >>> import torch
+        >>> from amber_trl.transforms import DropFactorController
         >>> staleness, ess = torch.tensor([0.01, 0.5, 0.3, 0.4]), torch.tensor([1.0, 0.5, 0.8, 0.6])
         >>> age = torch.arange(4)
         >>> round(DropFactorController(3)(staleness, ess, age), 2)  # the newest, then 0.3 and 0.4

@@ -19,6 +19,7 @@ class Reason(IntEnum):
     """Why a batch is in use or not: the ``reason`` column of the ledger.
 
     Examples:
+        >>> from amber_trl.transforms import Reason
         >>> Reason(2).name
         'STALE'
     """

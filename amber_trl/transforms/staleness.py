@@ -85,7 +85,10 @@ class ISStalenessFilter(Transform):
             or ``metric="per_dimension"`` is used with an actor that is not Gaussian.
 
     Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
         >>> from amber_trl.modules import gaussian_actor
+        >>> from amber_trl.transforms import ISStalenessFilter
         >>> actor = gaussian_actor(observation_size=3, action_size=1)
         >>> batches = actor(TensorDict({"observation": torch.randn(2, 64, 3)}, [2, 64]))
         >>> staleness = ISStalenessFilter(actor, drop_factor=0.25)
