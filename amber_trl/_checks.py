@@ -3,7 +3,7 @@
 import importlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -36,6 +36,13 @@ def check_number(
         most = "" if math.isinf(high) else f" and at most {high:g}"
         raise ValueError(f"{name}={value!r} is out of range: give a number {least}{most}")
     return number
+
+
+def with_fixed(owner: str, given: Mapping[str, Any], **fixed: Any) -> dict[str, Any]:
+    """Add the arguments that a class fixes to those given, which must not contain any of them."""
+    if clash := sorted(given.keys() & fixed.keys()):
+        raise TypeError(f"{owner} has no argument {', '.join(clash)}: leave it out")
+    return {**given, **fixed}
 
 
 def import_named(argument: str, name: str) -> Callable[..., Any]:

@@ -174,6 +174,11 @@ def check_parts(config: EffectiveConfig, env: EnvBase) -> None:
         except ValueError as error:
             chosen = f"setup={config.setup!r} with loss={config.loss!r}"
             raise ValueError(f"{chosen}: {error}") from error
+        if config.loss == "disc" and not {"loc", "scale"} <= {*actor.out_keys}:
+            raise ValueError(
+                f"loss='disc' with actor={config.actor!r}: it writes {actor.out_keys}, and disc reads the "
+                "mean and deviation of its Gaussian: name these outputs 'loc' and 'scale'"
+            )
         check_staleness(build_replay(config, actor, critic), env)
     initialize(config, {"loss": loss, "reward_scaler": build_scaler(config)})
 

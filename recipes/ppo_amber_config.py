@@ -280,7 +280,9 @@ def _check_combinations(config: EffectiveConfig) -> None:
     chosen = [name for name in DROPPING if getattr(config, name) is not None]
     drops = "drop_factor" in _SETUPS[config.setup]
     if chosen:
-        refuse(not drops, f"{chosen[0]} setup", "it drops no batches; amber and disc do")
+        refuse(
+            not drops, f"{chosen[0]} setup", "it drops no batches; amber and disc do, with any loss"
+        )
     refuse(len(chosen) > 1, " ".join(chosen), "each decides which batches are in use")
     for name in DROPPING[1:]:
         wanted = getattr(config, name)
@@ -294,6 +296,10 @@ def _check_combinations(config: EffectiveConfig) -> None:
     if config.clip_epsilon is None and config.drop_factor is None:
         given = config.range_schedule is not None
         refuse(given, "range_schedule loss setup", "there is no clip range and no drop factor")
+    if config.loss == "disc":
+        why = "some minibatches would have no frame of the newest batch, which its penalty is about"
+        refuse(config.minibatches == "episodic", "minibatches loss", why)
+        refuse(not scales, "scale_minibatch loss", why)
     if config.loss == "gipo":
         refuse(config.clip_epsilon is not None, "clip_epsilon loss", "gipo clips nothing")
     else:
@@ -315,6 +321,7 @@ def _check_combinations(config: EffectiveConfig) -> None:
         stale = config.advantages == "stored"
         refuse(stale, "critic_on advantages", "the targets would be those of old critics")
         refuse(not scales, "critic_on scale_minibatch", "the actor would make fewer updates")
+        refuse(config.critic_coeff == 0, "critic_on critic_coeff", "there is no value loss")
     metric_of(config.staleness_metric)
     if config.sampler is not None:
         import_named("sampler", config.sampler)

@@ -144,6 +144,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 f"{clash} would be overwritten: give age_key= and the filter's proximal_log_prob_key= "
                 "names that no column has"
             )
+        if self.keys is not None:  # its own columns are stored in any case
+            self.keys = [key for key in self.keys if key not in self._own_keys]
         self._epoch_number = 0
         self._needs_refresh = staleness is not None
         storage = make_storage(storage, num_batches * frames_per_batch)

@@ -94,7 +94,8 @@ class StratifiedMinibatchSampler(MultiBatchSampler):
                     f"shares={self.shares} and batches of ages {age.tolist()} in use: give as many "
                     "shares as the buffer keeps batches, and use at least one batch with a share above 0"
                 )
-            exact = torch.tensor(self.shares)[age.cpu()].double()
+            exact = torch.tensor(self.shares, dtype=torch.float64)[age.cpu()]
+            exact = exact / exact.max()  # so that no sum overflows
         exact = exact / exact.sum() * size
         counts = exact.floor()
         left = size - int(counts.sum())

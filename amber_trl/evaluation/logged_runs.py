@@ -208,7 +208,8 @@ def _differing(runs: Sequence[LoggedRun]) -> list[str]:
         return len({(run.task, *(str(_option(run, name)) for name in names)) for run in runs})
 
     names = list(dict.fromkeys(name for run in runs for name in run.config))
-    names.sort(key=lambda name: name == "drop_factor")  # it is None where another option chooses it
+    # The drop factor is None where another option chooses it; the length says least about a setup.
+    names.sort(key=["drop_factor", "total_frames"].__contains__)
     chosen: list[str] = []
     for name in names:
         more = [*chosen, name]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl._actors import check_gaussian, log_ratio_of_dimensions
-from amber_trl._checks import check_number
+from amber_trl._checks import check_number, with_fixed
 from amber_trl.objectives.ppo import AmberPPOLoss
 
 
@@ -43,7 +43,8 @@ class DISCLoss(AmberPPOLoss):
     deviation of each dimension, and ``batch_age``, int64 ``[M]``, 0 for frames of the newest batch (all
     renamed by ``set_keys``). ``MultiBatchReplayBuffer(age_key="batch_age")`` stores the age; name
     ``loc`` and ``scale`` in its ``keys``. It also returns ``loss_penalty``, a scalar whatever the
-    reduction, and ``penalty``, which is ``loss_penalty`` over :math:`\alpha`.
+    reduction, and ``penalty``, which is ``loss_penalty`` over :math:`\alpha`. A minibatch without any
+    frame of the newest batch has a penalty of 0, so draw minibatches that contain some.
 
     Value loss, entropy bonus and masking are those of :class:`AmberPPOLoss`. ``ESS``, ``max_ratio`` and
     ``mean_ratio`` describe the weights :math:`W_m / \bar W`; ``clip_fraction`` is the share of dimension
@@ -104,7 +105,8 @@ class DISCLoss(AmberPPOLoss):
         **kwargs: Any,
     ) -> None:
         check_gaussian(actor_network, type(self).__name__)
-        super().__init__(actor_network, critic_network, delay_actor=False, **kwargs)
+        fixed = with_fixed("DISCLoss", kwargs, delay_actor=False)
+        super().__init__(actor_network, critic_network, **fixed)
         self.penalty_target = check_number("penalty_target", penalty_target, above=0)
         if penalty_coeff != 0:
             check_number("penalty_coeff", penalty_coeff, low=2**-10, high=64)

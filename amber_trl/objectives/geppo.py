@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
 from amber_trl._actors import sum_of_heads
-from amber_trl._checks import check_number
+from amber_trl._checks import check_number, with_fixed
 from amber_trl.objectives.ppo import AmberPPOLoss
 
 
@@ -85,8 +85,8 @@ class GePPOLoss(AmberPPOLoss):
         critic_network: TensorDictModule | None = None,
         **kwargs: Any,
     ) -> None:
-        preset = {"clip_epsilon": 0.1} | kwargs
-        super().__init__(actor_network, critic_network, delay_actor=False, **preset)
+        fixed = with_fixed("GePPOLoss", {"clip_epsilon": 0.1} | kwargs, delay_actor=False)
+        super().__init__(actor_network, critic_network, **fixed)
 
     def forward(
         self, tensordict: TensorDictBase, critic_frames: TensorDictBase | None = None

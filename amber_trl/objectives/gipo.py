@@ -6,7 +6,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 
-from amber_trl._checks import check_number
+from amber_trl._checks import check_number, with_fixed
 from amber_trl.objectives.ppo import AmberPPOLoss
 
 
@@ -67,9 +67,8 @@ class GIPOLoss(AmberPPOLoss):
         sigma: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            actor_network, critic_network, clip_epsilon=1.0, delay_actor=False, **kwargs
-        )
+        fixed = with_fixed("GIPOLoss", kwargs, clip_epsilon=1.0, delay_actor=False)
+        super().__init__(actor_network, critic_network, **fixed)
         device = self.clip_epsilon.device
         self.register_coeff_buffer("sigma", check_number("sigma", sigma, above=0), device=device)
 

@@ -138,7 +138,7 @@ def test_the_given_batch_is_unchanged(shape: tuple[int, ...], locked: bool) -> N
     if locked:
         batch.lock_()
     before = batch.clone()
-    replay = make_replay(keys=["frame", ("next", "reward")], age_key="age")
+    replay = make_replay(keys=["frame", ("next", "reward"), "age"], age_key="age")
     replay.extend(batch)
     assert set(batch.keys(True, True)) == set(before.keys(True, True))
     assert (batch == before).all()

@@ -35,6 +35,8 @@ def test_equal_shares_are_one_pass_with_as_many_frames_of_each_batch() -> None:
         ((4, 3, 2, 1), [3, 2, 2, 1]),  # of 8: 3.2, 2.4, 1.6, 0.8
         ((1, 1, 1, 0), [3, 3, 2, 0]),  # of 8: 2.67 each, newest first
         ((3, 1, 1, 1), [4, 2, 1, 1]),  # of 8: 4, 1.33, 1.33, 1.33
+        ((1e-50, 1e-50, 0, 0), [4, 4, 0, 0]),
+        ((1e308, 1e308, 1e308, 1e308), [2, 2, 2, 2]),
     ],
 )
 def test_shares_are_rounded_by_their_remainders(shares: Any, expected: list[int]) -> None:

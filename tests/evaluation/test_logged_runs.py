@@ -115,8 +115,8 @@ def test_a_missing_option_counts_as_none_or_as_what_it_was() -> None:  # and Non
 
 
 def test_a_controller_is_named_by_what_it_keeps_in_use() -> None:
-    amber = {"setup": "amber", "drop_factor": 0.25}
-    controlled = amber | {"drop_factor": None, "batches_in_use": 3}
+    amber = {"setup": "amber", "drop_factor": 0.25, "total_frames": 10}
+    controlled = amber | {"drop_factor": None, "batches_in_use": 3, "total_frames": 20}
     assert names(amber, controlled) == ["amber", "amber, batches_in_use=3"]
 
 

@@ -101,9 +101,12 @@ def test_an_unsuitable_actor_is_refused_before_a_run_is_created(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_metric_that_the_actor_has_no_parameters_for_is_refused_too(tmp_path: Path) -> None:
-    options = {**SMALL, "actor": NAMED["actor"], "staleness_metric": "per_dimension"}
-    with pytest.raises(ValueError, match=r"'loc', 'scale'.*metric='per_dimension'"):
+@pytest.mark.parametrize("option", [{"staleness_metric": "per_dimension"}, {"loss": "disc"}])
+def test_what_needs_parameters_that_the_actor_does_not_write_is_refused_too(
+    tmp_path: Path, option: dict[str, str]
+) -> None:
+    options = {**SMALL, "actor": NAMED["actor"], **option}
+    with pytest.raises(ValueError, match=r"'loc'.*'scale'"):
         ppo.train(Config(**options, run_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

@@ -101,6 +101,12 @@ def test_an_id_with_a_slash_makes_one_directory() -> None:
         ({"critic_on": "all", "drop_factor": math.inf}, r"critic_on='all' with drop_factor=inf"),
         ({"critic_on": "all", "num_batches": 1}, r"critic_on='all' with num_batches=1"),
         (
+            {"critic_on": "all", "advantages": "vtrace", "critic_coeff": 0},
+            r"critic_on='all' with critic_coeff=0",
+        ),
+        ({"loss": "disc", "scale_minibatch": False}, r"scale_minibatch=False with loss='disc'"),
+        ({"loss": "disc", "minibatches": "episodic"}, r"minibatches='episodic' with loss='disc'"),
+        (
             {"critic_on": "all", "advantages": "vtrace", "scale_minibatch": False},
             r"critic_on='all' with scale_minibatch=False",
         ),
