@@ -20,7 +20,7 @@ from amber_trl.evaluation._figures import (
 from study.grid import PARTS
 from study.read import Selection, Study
 from study.references import paper_average_normalized_scores
-from study.setups import Setup, main_setups, pairs, swept
+from study.setups import Setup, by_minibatch, main_setups, swept
 from study.tables import METRICS, average_normalized_score_table, score_table
 
 _GREY = "#666666"
@@ -43,9 +43,12 @@ def pictures(study: Study, protocol: str) -> Iterator[Picture]:
     yield from _main(study, protocol, main)
     yield from _by_part(study, protocol, main)
     yield from _reuse(study, protocol)
-    for better, than in pairs(setups):
-        if setups[than]["scale_minibatch"] is False:
-            yield from _minibatch_ratios(study, protocol, better, than)
+    for words, sized in by_minibatch(setups).items():
+        # Section 4.2 of the paper: the mean of 1 + |1 - R| over the frames of a minibatch.
+        logged = _logged(study, protocol, sized)
+        draw = partial(iteration_means, logged, "mean_abs_deviation", "1 + |1 - R|", offset=1)
+        caption = f"Average importance ratio of minibatches of {words}. {_BANDS} {_SMOOTHED}"
+        yield Picture(f"minibatch-ratios-{words.replace(' ', '-')}", caption, draw)
     for parameter, words in (("clip_epsilon", "clip range"), ("drop_factor", "drop factor")):
         names: list[str] = []
         for family in sorted(
@@ -122,15 +125,6 @@ def _reuse(study: Study, protocol: str) -> Iterator[Picture]:
             )
             draw = partial(staleness_by_age, one.logged[name])
             yield Picture(f"ratio-by-age-{name}", caption, draw)
-
-
-def _minibatch_ratios(study: Study, protocol: str, better: str, than: str) -> Iterator[Picture]:
-    if one := study.select(protocol, [better, than]):
-        # Section 4.2 of the paper: the mean of 1 + |1 - R| over the frames of a minibatch.
-        draw = partial(iteration_means, one.logged, "mean_abs_deviation", "1 + |1 - R|", offset=1)
-        both = f"`{better}` and `{than}`"
-        caption = f"Average importance ratio of minibatches, {both}. {_BANDS} {_SMOOTHED}"
-        yield Picture(f"minibatch-ratios-{than}", caption, draw)
 
 
 def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: str) -> Figure:

@@ -200,9 +200,13 @@ class Study:
         for name, own in cells.items():
             if lacking := [task for task in every if task not in {task for task, _ in own}]:
                 left_out.append(f"tasks without {name}: {', '.join(lacking)}")
+            alone: dict[str, list[str]] = {}
             for task in tasks:
-                if alone := sorted(seed for t, seed in own - common if t == task):
-                    left_out.append(f"{name} on {task}, seed {', '.join(map(str, alone))}")
+                if seeds := sorted(seed for t, seed in own - common if t == task):
+                    alone.setdefault(", ".join(map(str, seeds)), []).append(task)
+            for words, where in alone.items():
+                place = "every task" if len(where) == len(tasks) > 1 else ", ".join(where)
+                left_out.append(f"{name} on {place}, seed {words}")
         keep = [cell in common for cell in zip(runs["task"], runs["seed"], strict=True)]
         runs = runs[keep]
         logged = {

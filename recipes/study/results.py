@@ -13,12 +13,13 @@ import pandas as pd
 from study.grid import PAPER, PARTS, jobs
 from study.read import Selection, Study
 from study.references import PAPER_SETTINGS
-from study.setups import Setup, main_setups, pairs
+from study.setups import Setup, by_minibatch, main_setups, pairs
 from study.tables import (
     METRICS,
     aggregate_table,
     average_normalized_score_table,
     improvement_table,
+    minibatch_ratio_table,
     reuse_table,
     score_table,
     tasks_apart,
@@ -47,6 +48,9 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
     if not study.departures(protocol):
         yield from agreement(tables)
     yield from reuse(study, protocol, tables)
+    kept = dict.fromkeys(name for names in by_minibatch(setups).values() for name in names)
+    if (selection := study.select(protocol, [*kept])) is not None:
+        yield from minibatch_ratios(selection, tables)
     names = main_setups(setups)
     if (main := study.select(protocol, names)) is None:
         yield f"No comparison: no task and seed is common to all of {', '.join(names)}."
@@ -166,6 +170,19 @@ def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
         "last frame": lambda cell: f"{cell['last_frame']:,}",
     }
     yield markdown(table, _keys("task", "setup") | columns)
+
+
+def minibatch_ratios(selection: Selection, tables: Tables) -> Iterator[str]:
+    """How far minibatches of 64 frames, and of 64 for each batch, are from the current policy."""
+    tables["minibatch-ratios"] = table = minibatch_ratio_table(selection)
+    yield "### Importance ratios of minibatches"
+    yield (
+        "The mean of 1 + |1 - R| over the frames of all minibatches, which have 64 frames per batch in use, or "
+        "64 frames (`m64`). Mean over seeds [95 % interval]."
+    )
+    columns = {"average ratio": partial(_interval, name="ratio", decimals=3)}
+    yield markdown(table, _keys("task", "setup", "seeds") | columns)
+    yield from _left_out(selection)
 
 
 def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:

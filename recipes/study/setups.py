@@ -195,6 +195,18 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
     return [(one, other) for one, other in there if one != other]
 
 
+def by_minibatch(setups: Mapping[str, Setup]) -> dict[str, list[str]]:
+    """Setups whose minibatches stay at 64 frames, and the same with 64 per batch, each after their ppo.
+
+    Keyed by the size in words; empty if no setup has minibatches of 64 frames.
+    """
+    kept = {name: setup for name, setup in setups.items() if setup["scale_minibatch"] is False}
+    scaled = [setup.without("scale_minibatch") for setup in kept.values()]
+    ppo = dict.fromkeys(Setup("ppo", setup.without("num_batches").changed).name for setup in scaled)
+    found = {"64 frames": [*ppo, *kept], "64 frames per batch": [*ppo, *(s.name for s in scaled)]}
+    return {words: [n for n in names if n in setups] for words, names in found.items() if kept}
+
+
 def swept(
     names: Sequence[str], setups: Mapping[str, Setup], parameter: str
 ) -> dict[str, list[str]]:

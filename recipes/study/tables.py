@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -131,6 +132,23 @@ def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
             last_frame=("last_frame", "max"),
         )
     )
+
+
+def minibatch_ratio_table(selection: Selection) -> pd.DataFrame:
+    """How far the frames of minibatches are from the policy that learns from them.
+
+    Returns:
+        A row per task and setup with ``seeds`` (their number) and the mean ``ratio`` over frames, updates
+        and iterations, 1 + |1 - R| (section 4.2 of the paper), with its 95 % bootstrap interval ``low``,
+        ``high``.
+    """
+    rows = []
+    for task, setup in itertools.product(selection.tasks, selection.setups):
+        own = [run.iterations for run in selection.logged[setup] if run.task == task]
+        ratios = np.array([1 + np.mean(run["mean_abs_deviation"]) for run in own])
+        row = {"task": task, "setup": setup, "seeds": len(ratios)}
+        rows.append(row | _cells("ratio", bootstrap(mean_score, {task: ratios})))
+    return pd.DataFrame(rows)
 
 
 def aggregate_table(selection: Selection, metric: str) -> pd.DataFrame:

@@ -60,8 +60,14 @@ def test_ablations_and_sweeps_have_their_figures(study: Study) -> None:
     assert found["scores-over-clip-range"].draw().axes
     assert {"learning-curves-episodic", "learning-curves-clip"} < found.keys()
     assert "learning-curves-by-setup" not in found  # each setup is of a part
-    lines: Any = found["minibatch-ratios-mber_l2_clip0.2_m64"].draw().axes[0].get_lines()
-    assert lines[-1].get_ydata() == pytest.approx(np.full(10, 1.05))
+    for words, kept in (
+        ("64-frames", "mber_l2_clip0.2_m64"),
+        ("64-frames-per-batch", "mber_l2_clip0.2"),
+    ):
+        figure = found[f"minibatch-ratios-{words}"].draw()
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo_clip0.2", kept]
+        lines: Any = figure.axes[0].get_lines()
+        assert lines[-1].get_ydata() == pytest.approx(np.full(10, 1.05))
 
 
 def test_two_settings_are_not_a_sweep(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 from study.read import Selection, Study, read_study
 from study.references import reference_returns
 from study.results import conclusion, markdown
+from study.setups import by_minibatch
 from study.statistics import bootstrap, interquartile_mean, mean_score
 from study.tables import (
     aggregate_table,
     average_normalized_score_table,
     improvement_table,
+    minibatch_ratio_table,
     reuse_table,
     score_table,
     tasks_apart,
@@ -117,6 +119,24 @@ def test_a_controller_uses_older_batches_too(tmp_path: Path) -> None:
     write_run(tmp_path, "amber", batches_in_use=3, drop_factor=None)
     (setup,) = reuse_table(read_study([tmp_path]), "paper")["setup"]
     assert setup == "amber_use3"
+
+
+def test_ratios_of_minibatches(tmp_path: Path) -> None:
+    for number, task in enumerate(("Hopper-v5", "Swimmer-v5", "Swimmer-v5")):
+        for name, change in (("kept", {"scale_minibatch": False}), ("scaled", {})):
+            write_run(tmp_path, "mber", number, task=task, name=f"{name}{number}", **change)
+    write_run(tmp_path, "ppo", 0, task="Hopper-v5", clip_epsilon=0.4)
+    study = read_study([tmp_path])
+    groups = by_minibatch(study.setups)
+    assert groups == {
+        "64 frames": ["ppo_clip0.4", "mber_l2_m64"],
+        "64 frames per batch": ["ppo_clip0.4", "mber_l2"],
+    }
+    selection = study.select("paper", ["mber_l2_m64", "mber_l2"])
+    assert selection is not None
+    table = minibatch_ratio_table(selection)
+    assert table["ratio"].tolist() == pytest.approx([1.05] * 4)
+    assert table["seeds"].tolist() == [1, 1, 2, 2]
 
 
 def test_interquartile_mean_leaves_out_what_has_no_reference(selection: Selection) -> None:
