@@ -125,12 +125,12 @@ def test_ratios_of_minibatches(tmp_path: Path) -> None:
     for number, task in enumerate(("Hopper-v5", "Swimmer-v5", "Swimmer-v5")):
         for name, change in (("kept", {"scale_minibatch": False}), ("scaled", {})):
             write_run(tmp_path, "mber", number, task=task, name=f"{name}{number}", **change)
-    write_run(tmp_path, "ppo", 0, task="Hopper-v5", clip_epsilon=0.4)
+    write_run(tmp_path, "ppo", task="Hopper-v5")
     study = read_study([tmp_path])
     groups = by_minibatch(study.setups)
     assert groups == {
-        "64 frames": ["ppo_clip0.4", "mber_l2_m64"],
-        "64 frames per batch": ["ppo_clip0.4", "mber_l2"],
+        "64 frames": ["ppo", "mber_l2_m64"],
+        "64 frames per batch": ["ppo", "mber_l2"],
     }
     selection = study.select("paper", ["mber_l2_m64", "mber_l2"])
     assert selection is not None
