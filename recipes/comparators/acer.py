@@ -11,8 +11,9 @@ The AMBER paper gives the networks, n, the step size, delta and the memory size;
 and alpha. Neither gives the rest. Chosen here: RMSprop as in TensorFlow (`pip install -e
 '.[comparators]'`) and a limit of the gradient's norm, one for actor and critic, as in OpenAI baselines'
 ACER, on which AMBER's authors built theirs; no entropy bonus; means over the frames of a segment; the
-Gaussian's mean and deviation as the trust region's statistics. The deviation is learnt, as for PPO here
-(ACER's paper fixes it).
+Gaussian's mean and deviation as the trust region's statistics; rewards divided by the running deviation
+of their discounted sum, without which the critic's gradient takes up the limit and the policy hardly
+moves. The deviation is learnt, as for PPO here (ACER's paper fixes it).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from torchrl.envs import EnvBase
 from torchrl.modules import IndependentNormal
 from torchrl.objectives import LossModule
 
-from amber_trl.modules import ObservationNormalizer, value_critic
+from amber_trl.modules import ObservationNormalizer, RewardScaler, value_critic
 from amber_trl.runs import RunDirectory
 from amber_trl.training import UpdateStep
 from comparators import common
@@ -244,6 +245,7 @@ def open_run(config: Config) -> tuple[Any, ...]:
     optimizer = RMSpropTFLike(learnt, lr=config.learning_rate, alpha=0.99, eps=1e-5)
     memory = TensorDictReplayBuffer(storage=LazyTensorStorage(config.num_segments), batch_size=1)
     parts = {"loss": loss, "optimizer": optimizer, "memory": memory, "policy": policy}
+    parts["reward_scaler"] = RewardScaler(1, gamma=config.gamma)
     return config, env, common.open_run(config, "acer", parts), normalizer, parts
 
 
@@ -255,16 +257,19 @@ def learn(
     parts: dict[str, Any],
 ) -> dict[str, Any]:
     """Trains, writes the run directory, and returns the contents of its summary.json."""
-    loss, memory = parts["loss"], parts["memory"]
+    loss, memory, scaler = parts["loss"], parts["memory"], parts["reward_scaler"]
     update = UpdateStep(loss, parts["optimizer"], max_grad_norm=config.max_grad_norm)
     nothing = TensorDict({name: torch.empty(0) for name in _LOGGED}, [0])
     with common.begin(config, env, directory, parts, log_interval=config.log_interval) as run:
         for batch in run.batches():  # [1, 50], a segment of the current policy
             normalizer.update(batch["observation"])
+            scaler.update(batch["next", "reward"], batch["next", "done"])
             memory.extend(common.with_terminal_limits(batch).select(*_STORED))
             metrics = [nothing]  # an iteration may replay nothing
             for _ in range(int(torch.poisson(torch.tensor(config.replay_ratio)))):
-                metrics.append(update(memory.sample().squeeze(0))[None])
+                segment = memory.sample().squeeze(0)
+                segment["next", "reward"] = scaler(segment["next", "reward"])
+                metrics.append(update(segment)[None])
                 loss.follow()
             update.raise_if_nonfinite()
             run.record(batch, metrics=torch.cat(metrics))

@@ -12,9 +12,10 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.modules import IndependentNormal
 
+from amber_trl.errors import NonFiniteDataError
+from amber_trl.evaluation import read_run
 from amber_trl.modules import ObservationNormalizer, gaussian_actor
 from amber_trl.runs import load_policy
-from amber_trl.training import NonFiniteError
 from tests.runs.left import read_tables, stopping
 
 pytest.importorskip("stable_baselines3")
@@ -172,6 +173,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("sys.argv", ["acer.py", "--resume", str(run_dir)])
     assert run_recipe(acer.Config, acer.__doc__, acer.open_run, acer.learn) == 0
     assert read_tables(run_dir) == read_tables(whole)
+    assert read_run(whole).iterations["loss_q"].max() < 10  # 1000 if rewards were not scaled
     said = json.loads((run_dir / "config.json").read_text())
     assert said.items() >= {"setup": "acer", "protocol": "paper", "time_limits": "terminal"}.items()
     assert load_policy(run_dir / "policy.pt").env_id == "Pendulum-v1"
@@ -185,7 +187,7 @@ def test_an_iteration_may_replay_nothing(tmp_path: Path) -> None:
 
 
 def test_it_stops_when_nothing_can_be_learnt(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(NonFiniteDataError):
         train(tmp_path / "run", env_id="tests.recipes.faulty:Broken-v0")
 
 
