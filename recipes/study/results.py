@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
             yield f"### `{better}` against `{than}`"
             yield from _left_out(pair)
             yield from improvement(pair, setups, better, than, tables)
+    if protocol != "paper":
+        yield from against_the_paper_s_protocol(study, protocol, names, tables)
     runs = study.runs[study.runs["protocol"] == protocol]
     tasks = set(main.tasks) if main else set()
     clipped = [name for name, setup in setups.items() if setup["clip_epsilon"] is not None]
@@ -220,8 +223,26 @@ def improvement(
             "difference, paper": lambda cell: _short(cell["paper_difference"]),
             "P, paper": lambda cell: _number(cell["paper_probability"]),
         }
+        if table["paper_probability"].isna().all():
+            del columns["difference, paper"], columns["P, paper"]
         yield markdown(table, _keys("task") | columns)
         yield conclusion(table, better, than, metric)
+
+
+def against_the_paper_s_protocol(
+    study: Study, protocol: str, names: Iterable[str], tables: Tables
+) -> Iterator[str]:
+    """The gain of some setups under a protocol over the same setups under the paper's."""
+    named = study.runs["protocol"] + " " + study.runs["setup"]
+    both = replace(study, runs=study.runs.assign(protocol="both", setup=named))
+    for better, than in ((f"{protocol} {name}", f"paper {name}") for name in names):
+        if (pair := both.select("both", [better, than])) is not None:
+            yield f"### `{better}` against `{than}`"
+            yield from _left_out(pair)
+            # The paper has no runs under other protocols.
+            yield from improvement(
+                pair, dict.fromkeys(pair.setups, Setup("")), better, than, tables
+            )
 
 
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:

@@ -121,6 +121,17 @@ def test_other_settings_than_the_papers_are_listed_and_not_compared(tmp_path: Pa
     assert "Agreement with the paper" not in page
 
 
+def test_another_protocol_is_compared_with_the_papers(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0, 2.0, 3.0]})
+    for seed in (1, 2):
+        write_run(study, "ppo", seed, level=5.0, task="Hopper-v5", protocol="default", num_envs=8)
+    page = report(study, tmp_path / "out")
+    _, _, compared = page.partition("### `default ppo` against `paper ppo`")
+    assert "Left out: paper ppo on Hopper-v5, seed 0." in compared
+    assert "| task | difference | P |" in compared
+    assert "| Hopper-v5 | 2.50 [2.00, 3.00] | 1.00 |" in compared
+
+
 def test_runs_that_were_not_resumed_bit_for_bit_are_listed(tmp_path: Path) -> None:
     study = write_study(tmp_path / "study", {("Hopper-v5", "ppo"): [1.0, 2.0]})
     edit(study / "paper/Hopper-v5/ppo-seed1/summary.json", exactness="approximate")
