@@ -68,7 +68,8 @@ def label(figure: Figure, y: str, x: str = "frames") -> None:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 500k, 1M
         handles, names = axes.get_legend_handles_labels()
         found |= dict(zip(names, handles, strict=True))
-    most = 5 if max(map(len, found)) < 30 else 2
+    longest = max(map(len, found))
+    most = 5 if longest < 18 else max(1, 110 // (longest + 8))
     columns = -(-len(found) // -(-len(found) // most))  # rows of equal length
     options: dict[str, Any] = {"ncols": columns, "fontsize": _TEXT, "frameon": False}
     figure.legend(list(found.values()), list(found), loc="outside upper center", **options)

@@ -152,6 +152,8 @@ def scores_by_seed(selection: Selection, setups: Mapping[str, Setup], metric: st
                 axes.errorbar(place + 0.28, row["paper_mean"], row["paper_std"], **style)
         axes.set_xticks(range(len(selection.setups)), selection.setups)
         axes.set_xlim(-0.5, len(selection.setups) - 0.5)
+        if len("".join(selection.setups)) > 40:
+            axes.tick_params(axis="x", rotation=90)
     drawing.label(figure, METRICS[metric], x="")
     return figure
 

@@ -19,6 +19,7 @@ from study.tables import (
     METRICS,
     aggregate_table,
     average_normalized_score_table,
+    brief_table,
     improvement_table,
     minibatch_ratio_table,
     reuse_table,
@@ -49,25 +50,22 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
     if not study.departures(protocol):
         yield from agreement(tables)
     yield from reuse(study, protocol, tables)
-    kept = dict.fromkeys(name for names in by_minibatch(setups).values() for name in names)
-    if (selection := study.select(protocol, [*kept])) is not None:
+    sized = {name for names in by_minibatch(setups).values() for name in names}
+    selection = study.select(protocol, [name for name in setups if name in sized])
+    if selection is not None:
         yield from minibatch_ratios(selection, tables)
     names = main_setups(setups)
     if (main := study.select(protocol, names)) is None:
         yield f"No comparison: no task and seed is common to all of {', '.join(names)}."
     else:
         yield from aggregates(main, tables)
-    for better, than in pairs(setups):
-        if (pair := study.select(protocol, [better, than])) is not None:
-            yield f"### `{better}` against `{than}`"
-            yield from _left_out(pair)
-            yield from improvement(pair, setups, better, than, tables)
+    yield from comparisons(study, protocol, pairs(setups), setups, tables)
     if protocol != "paper":
         yield from against_the_paper_s_protocol(study, protocol, names, tables)
     runs = study.runs[study.runs["protocol"] == protocol]
     tasks = set(main.tasks) if main else set()
-    clipped = [name for name, setup in setups.items() if setup["clip_epsilon"] is not None]
-    whole = [name for name in clipped if tasks <= set(runs.loc[runs["setup"] == name, "task"])]
+    known = [name for name, setup in setups.items() if setup.paper_family]
+    whole = [name for name in known if tasks <= set(runs.loc[runs["setup"] == name, "task"])]
     if main and len(whole) > 2 and (all_setups := study.select(protocol, whole)) is not None:
         yield from average_normalized(all_setups, setups, tables)
 
@@ -102,9 +100,14 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
             "for orientation only."
         )
     runs = study.runs[study.runs["protocol"] == protocol]
-    seeds = runs.groupby(["task", "setup"])["seed"].agg(_ranges).unstack(fill_value="-")
     yield f"Seeds of the {len(runs)} runs:"
-    yield markdown(seeds.reset_index(), _keys("task", *study.setups_of(protocol)))
+    every, rows = runs["task"].nunique(), []
+    for setup in study.setups_of(protocol):
+        seeds = runs[runs["setup"] == setup].groupby("task")["seed"].agg(_ranges)
+        for numbers, tasks in seeds.groupby(seeds).groups.items():
+            where = f"all {every}" if len(tasks) == every > 1 else ", ".join(tasks)
+            rows.append({"setup": setup, "seeds": numbers, "tasks": where})
+    yield markdown(pd.DataFrame(rows), _keys("setup", "seeds", "tasks"))
     if len(other := runs[runs["exactness"] == "approximate"]):
         names = (f"{run.setup} on {run.task}, seed {run.seed}" for run in other.itertuples())
         yield f"These runs were resumed, but not bit for bit: {'; '.join(names)}."
@@ -180,8 +183,9 @@ def minibatch_ratios(selection: Selection, tables: Tables) -> Iterator[str]:
     tables["minibatch-ratios"] = table = minibatch_ratio_table(selection)
     yield "### Importance ratios of minibatches"
     yield (
-        "The mean of 1 + |1 - R| over the frames of all minibatches, which have 64 frames per batch in use, or "
-        "64 frames (`m64`). Mean over seeds [95 % interval]."
+        "The paper's Figure 2 as numbers: the mean of 1 + |1 - R|, where R is a frame's importance ratio, over "
+        "all minibatches, which have 64 frames per batch in use, or 64 frames (`m64`). Mean over seeds [95 % "
+        "interval]."
     )
     columns = {"average ratio": partial(_interval, name="ratio", decimals=3)}
     yield markdown(table, _keys("task", "setup", "seeds") | columns)
@@ -209,6 +213,38 @@ def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
     yield from _left_out(selection)
 
 
+def comparisons(
+    study: Study,
+    protocol: str,
+    found: Iterable[tuple[str, str]],
+    setups: Mapping[str, Setup],
+    tables: Tables,
+) -> Iterator[str]:
+    """The gain of the first setup of each pair over the second; in one table where there are few seeds."""
+    brief = []
+    for better, than in found:
+        if (pair := study.select(protocol, [better, than])) is None:
+            continue
+        seeds = pair.runs.groupby("task").size() // 2
+        if seeds.max() >= _FEW or _enough(seeds):
+            yield f"### `{better}` against `{than}`"
+            yield from _left_out(pair)
+            yield from improvement(pair, setups, better, than, tables)
+        else:
+            brief.append(brief_table(pair, setups, better, than))
+    if brief:
+        kind = "" if protocol in study.versions else f"-{protocol}"
+        tables[f"few-seeds{kind}"] = table = pd.concat(brief)
+        yield "### Comparisons with few seeds"
+        yield (
+            "The score of a setup minus that of the other one, on the seeds that both have [95 % interval]. So "
+            "few seeds allow no conclusion."
+        )
+        columns = _keys("setup") | {"other one": "minus"} | _keys("task", "seeds")
+        columns |= {METRICS[m]: partial(_interval, name=m, prefix=f"{m}_") for m in METRICS}
+        yield markdown(table, columns)
+
+
 def improvement(
     selection: Selection, setups: Mapping[str, Setup], better: str, than: str, tables: Tables
 ) -> Iterator[str]:
@@ -234,21 +270,17 @@ def against_the_paper_s_protocol(
 ) -> Iterator[str]:
     """The gain of some setups under a protocol over the same setups under the paper's."""
     named = study.runs["protocol"] + " " + study.runs["setup"]
-    both = replace(study, runs=study.runs.assign(protocol="both", setup=named))
-    for better, than in ((f"{protocol} {name}", f"paper {name}") for name in names):
-        if (pair := both.select("both", [better, than])) is not None:
-            yield f"### `{better}` against `{than}`"
-            yield from _left_out(pair)
-            # The paper has no runs under other protocols.
-            yield from improvement(
-                pair, dict.fromkeys(pair.setups, Setup("")), better, than, tables
-            )
+    both = replace(study, runs=study.runs.assign(protocol="across", setup=named))
+    found = [(f"{protocol} {name}", f"paper {name}") for name in names]
+    # The paper has no runs under other protocols.
+    unknown = {name: Setup("") for pair in found for name in pair}
+    yield from comparisons(both, "across", found, unknown, tables)
 
 
 def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
     """The conclusions that an improvement table allows, as text."""
     together = table["task"] == "all tasks"
-    few = int((table.loc[~together, "seeds"] - 1).sum()) < 2 * (_FEW - 1)
+    few = not _enough(table.loc[~together, "seeds"])
     sentences = [
         _over_tasks(row, better, than, metric, few) for row in table[together].to_dict("records")
     ]
@@ -260,9 +292,12 @@ def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
             f"On single tasks of {_FEW} seeds or more, the interval of the difference puts `{better}` "
             f"above on {_list(gains)} and below on {_list(losses)}."
         )
-    elif not sentences:
-        sentences.append(f"Fewer than {_FEW} seeds allow no conclusion.")
     return " ".join(sentences)
+
+
+def _enough(seeds: pd.Series) -> bool:
+    """Whether so many seeds, by task, allow a conclusion over all tasks."""
+    return int((seeds - 1).sum()) >= 2 * (_FEW - 1)
 
 
 def _over_tasks(cell: Cell, better: str, than: str, metric: str, few: bool) -> str:
@@ -290,8 +325,9 @@ def average_normalized(
     yield "### Average normalised score"
     yield (
         f"Over the {len(selection.setups)} setups {', '.join(selection.setups)} and the tasks "
-        f"{', '.join(selection.tasks)}. It is relative to this list; the paper's is relative to "
-        "its own 35 setups."
+        f"{', '.join(selection.tasks)}. On each task, the setups' mean scores are standardised (mean 0, "
+        "deviation 1); this is their average over tasks. It is relative to this list of setups; the paper's "
+        "is relative to its own 35."
     )
     found = {m: average_normalized_score_table(selection, setups, m) for m in METRICS}
     tables.update({f"{m}-average-normalized-score": table for m, table in found.items()})

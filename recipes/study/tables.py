@@ -102,6 +102,24 @@ def improvement_table(
     return pd.DataFrame(rows)
 
 
+def brief_table(
+    selection: Selection, setups: Mapping[str, Setup], better: str, than: str
+) -> pd.DataFrame:
+    """The gain of a setup over another by both metrics.
+
+    Returns:
+        A row per task with ``seeds``, ``setup``, ``minus`` (the other setup) and, for each metric, the
+        difference of the means under the metric's name, with its 95 % bootstrap interval, such as
+        ``final_low``, ``final_high``.
+    """
+    found = {m: improvement_table(selection, setups, better, than, m) for m in METRICS}
+    table = found["final"][["task", "seeds"]].assign(setup=better, minus=than)
+    for metric, own in found.items():
+        names = [metric, f"{metric}_low", f"{metric}_high"]
+        table[names] = own[["difference", "low", "high"]]
+    return table[table["task"] != "all tasks"]
+
+
 def reuse_table(study: Study, protocol: str) -> pd.DataFrame:
     """How much each setup that drops batches used older batches, by task.
 

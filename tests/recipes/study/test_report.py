@@ -1,10 +1,12 @@
 """The page: what it says about given runs, and that the published runs give the published page."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -75,22 +77,24 @@ def test_a_sweep_and_another_recipe_are_on_the_page(tmp_path: Path) -> None:
         (run / "config.json").write_text(json.dumps(own | {"total_frames": 10, "drop_factor": 1}))
     page = report(study, tmp_path / "out")
     assert "1 environment, time limits terminal, 10 or 20,480 frames in batches of 2,048." in page
-    assert "### `ppo_gamma=0.9` against `ppo`" in page
+    assert "| ppo_gamma=0.9 | ppo | Hopper-v5 | 2 | 2.00 [" in page
     assert "| Hopper-v5 | ppo_gamma=0.9 | 2 | 3.50 [" in page
     assert "| Swimmer-v5 | own/1 | 2 | 5.00 [5.00, 5.00] | - |" in page
     assert "| Swimmer-v5 | own/1 | 2.70 |" in page  # batches in use
-    assert (tmp_path / "out/tables/paper-ppo_gamma=0.9-over-ppo-final.csv").exists()
+    table = pd.read_csv(tmp_path / "out/tables/paper-few-seeds.csv")
+    assert table[["setup", "speed"]].to_numpy().tolist() == [["ppo_gamma=0.9", 2.0]]
     assert (tmp_path / "out/figures/paper-learning-curves.png").exists()
 
 
 def test_few_seeds_allow_no_conclusion(tmp_path: Path) -> None:
     levels = {("Hopper-v5", "ppo"): [1.0, 2.0, 3.0], ("Hopper-v5", "amber"): [4.0, 5.0, 6.0]}
     page = report(write_study(tmp_path / "study", levels), tmp_path / "out")
-    assert "| Hopper-v5 | 0-2 | 0-2 |" in page
+    assert "| amber | 0-2 | Hopper-v5 |" in page
     # Runs shorter than the paper's do not count.
     assert "The paper's figures and tables" not in page
     assert "| Hopper-v5 | ppo | 3 | 2.00 [1.00, 3.00] | 2185 ± 371 |" in page
-    assert "Fewer than 5 seeds allow no conclusion" in page
+    assert "So few seeds allow no conclusion" in page
+    assert "| amber | ppo | Hopper-v5 | 3 | 3.00 [" in page
     assert "| Hopper-v5 | amber | 2.70 | 67 % | 100 % | 20,480 |" in page  # batches in use
 
 
@@ -126,10 +130,16 @@ def test_another_protocol_is_compared_with_the_papers(tmp_path: Path) -> None:
     for seed in (1, 2):
         write_run(study, "ppo", seed, level=5.0, task="Hopper-v5", protocol="default", num_envs=8)
     page = report(study, tmp_path / "out")
-    _, _, compared = page.partition("### `default ppo` against `paper ppo`")
-    assert "Left out: paper ppo on Hopper-v5, seed 0." in compared
-    assert "| task | difference | P |" in compared
-    assert "| Hopper-v5 | 2.50 [2.00, 3.00] | 1.00 |" in compared
+    assert "| default ppo | paper ppo | Hopper-v5 | 2 | 2.50 [2.00, 3.00] | 2.50 [" in page
+    for task, seed in itertools.product(("Hopper-v5", "Swimmer-v5"), range(5)):
+        for protocol, num_envs in (("paper", 1), ("default", 8)):
+            options: Any = {"protocol": protocol, "num_envs": num_envs}
+            options["level"] = float(seed + (num_envs > 1))
+            write_run(study, "amber", seed, task=task, name=f"{protocol}{task}{seed}", **options)
+    page = report(study, tmp_path / "out")
+    _, _, compared = page.partition("### `default amber` against `paper amber`")
+    assert "| task | difference | P |\n|---|---|---|\n| Hopper-v5 | 1.00 [" in compared
+    assert "a run of `default amber` has the higher final score with probability 0.68" in compared
 
 
 def test_runs_that_were_not_resumed_bit_for_bit_are_listed(tmp_path: Path) -> None:
