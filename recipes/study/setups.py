@@ -198,7 +198,7 @@ def pairs(setups: Mapping[str, Setup]) -> list[tuple[str, str]]:
 def by_minibatch(setups: Mapping[str, Setup]) -> dict[str, list[str]]:
     """Setups whose minibatches stay at 64 frames, and the same with 64 per batch, each after their ppo.
 
-    Keyed by the size in words; empty if no setup has minibatches of 64 frames.
+    Keyed by the size, such as ``64 frames``; empty if no setup has minibatches of 64 frames.
     """
     kept = {name: setup for name, setup in setups.items() if setup["scale_minibatch"] is False}
     scaled = [setup.without("scale_minibatch") for setup in kept.values()]
