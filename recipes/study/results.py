@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,19 @@ from typing import Any
 import pandas as pd
 
 from study.grid import PAPER, PARTS, jobs
+from study.markdown import (
+    Cell,
+    by_setup,
+    interval,
+    keys,
+    listed,
+    markdown,
+    number,
+    paper,
+    probability,
+    ranges,
+    short,
+)
 from study.read import Selection, Study
 from study.references import PAPER_SETTINGS
 from study.setups import Setup, by_minibatch, main_setups, pairs
@@ -28,7 +41,6 @@ from study.tables import (
 )
 
 Tables = dict[str, pd.DataFrame]
-Cell = Mapping[Any, Any]
 
 _FEW = 5  # seeds below which an interval is only a range
 _MEANING = {
@@ -87,7 +99,7 @@ def of_the_paper(study: Study) -> Iterator[str]:
             "Runs finished, of those planned; further seeds of the same setups are not counted. Figure 1 and "
             "Tables 1 and 2 show no results."
         )
-        yield markdown(pd.DataFrame(rows), _keys("paper", "question", "setups", "runs"))
+        yield markdown(pd.DataFrame(rows), keys("paper", "question", "setups", "runs"))
 
 
 def what_was_run(study: Study, protocol: str) -> Iterator[str]:
@@ -103,11 +115,11 @@ def what_was_run(study: Study, protocol: str) -> Iterator[str]:
     yield f"Seeds of the {len(runs)} runs:"
     every, rows = runs["task"].nunique(), []
     for setup in study.setups_of(protocol):
-        seeds = runs[runs["setup"] == setup].groupby("task")["seed"].agg(_ranges)
+        seeds = runs[runs["setup"] == setup].groupby("task")["seed"].agg(ranges)
         for numbers, tasks in seeds.groupby(seeds).groups.items():
             where = f"all {every}" if len(tasks) == every > 1 else ", ".join(tasks)
             rows.append({"setup": setup, "seeds": numbers, "tasks": where})
-    yield markdown(pd.DataFrame(rows), _keys("setup", "seeds", "tasks"))
+    yield markdown(pd.DataFrame(rows), keys("setup", "seeds", "tasks"))
     if len(other := runs[runs["exactness"] == "approximate"]):
         names = (f"{run.setup} on {run.task}, seed {run.seed}" for run in other.itertuples())
         yield f"These runs were resumed, but not bit for bit: {'; '.join(names)}."
@@ -128,8 +140,8 @@ def scores(
         tables[f"{metric}-scores"] = table
         yield f"### {METRICS[metric].capitalize()}"
         yield f"{_MEANING[metric]} Mean over seeds [95 % interval]; paper: mean ± deviation."
-        columns = {"here": partial(_interval, name="mean"), "paper": _paper}
-        yield markdown(table, _keys("task", "setup", "seeds") | columns)
+        columns = {"here": partial(interval, name="mean"), "paper": paper}
+        yield markdown(table, keys("task", "setup", "seeds") | columns)
 
 
 def agreement(tables: Tables) -> Iterator[str]:
@@ -150,10 +162,10 @@ def agreement(tables: Tables) -> Iterator[str]:
         "some seeds learn a task and others do not."
     )
     if len(apart):
-        difference = partial(_interval, name="difference", prefix="difference_")
-        columns = {"here": lambda cell: _short(cell["mean"]), "paper": _paper}
+        difference = partial(interval, name="difference", prefix="difference_")
+        columns = {"here": lambda cell: short(cell["mean"]), "paper": paper}
         columns["difference"] = difference
-        yield markdown(apart, _keys("task", "setup", "score") | columns)
+        yield markdown(apart, keys("task", "setup", "score") | columns)
 
 
 def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
@@ -175,7 +187,7 @@ def reuse(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
         "rest": lambda cell: f"{100 * cell['rest']:.0f} %",
         "last frame": lambda cell: f"{cell['last_frame']:,}",
     }
-    yield markdown(table, _keys("task", "setup") | columns)
+    yield markdown(table, keys("task", "setup") | columns)
 
 
 def minibatch_ratios(selection: Selection, tables: Tables) -> Iterator[str]:
@@ -187,8 +199,8 @@ def minibatch_ratios(selection: Selection, tables: Tables) -> Iterator[str]:
         "all minibatches, which have 64 frames per batch in use, or 64 frames (`m64`). Mean over seeds [95 % "
         "interval]."
     )
-    columns = {"average ratio": partial(_interval, name="ratio", decimals=3)}
-    yield markdown(table, _keys("task", "setup", "seeds") | columns)
+    columns = {"average ratio": partial(interval, name="ratio", decimals=3)}
+    yield markdown(table, keys("task", "setup", "seeds") | columns)
     yield from _left_out(selection)
 
 
@@ -204,7 +216,7 @@ def aggregates(selection: Selection, tables: Tables) -> Iterator[str]:
             "Inter-quartile mean over tasks and seeds of normalised scores: 0 is a random policy, "
             f"1 the paper's final score of PPO. Tasks: {', '.join(inside)}."
         )
-        yield _by_setup(found, {"": partial(_interval, name="interquartile_mean", decimals=2)})
+        yield by_setup(found, {"": partial(interval, name="interquartile_mean", decimals=2)})
         seeds = selection.runs[selection.runs["task"].isin(inside)].groupby("task").size()
         if seeds.nunique() > 1:
             yield "Every run counts alike, so tasks with more seeds weigh more."
@@ -240,8 +252,8 @@ def comparisons(
             "The score of a setup minus that of the other one, on the seeds that both have [95 % interval]. So "
             "few seeds allow no conclusion."
         )
-        columns = _keys("setup") | {"other one": "minus"} | _keys("task", "seeds")
-        columns |= {METRICS[m]: partial(_interval, name=m, prefix=f"{m}_") for m in METRICS}
+        columns = keys("setup") | {"other one": "minus"} | keys("task", "seeds")
+        columns |= {METRICS[m]: partial(interval, name=m, prefix=f"{m}_") for m in METRICS}
         yield markdown(table, columns)
 
 
@@ -254,14 +266,14 @@ def improvement(
         tables[f"{better}-over-{than}-{metric}"] = table
         yield f"**{METRICS[metric].capitalize()}**, `{better}` minus `{than}`:"
         columns = {
-            "difference": partial(_interval, name="difference"),
-            "P": _probability,
-            "difference, paper": lambda cell: _short(cell["paper_difference"]),
-            "P, paper": lambda cell: _number(cell["paper_probability"]),
+            "difference": partial(interval, name="difference"),
+            "P": probability,
+            "difference, paper": lambda cell: short(cell["paper_difference"]),
+            "P, paper": lambda cell: number(cell["paper_probability"]),
         }
         if table["paper_probability"].isna().all():
             del columns["difference, paper"], columns["P, paper"]
-        yield markdown(table, _keys("task") | columns)
+        yield markdown(table, keys("task") | columns)
         yield conclusion(table, better, than, metric)
 
 
@@ -290,7 +302,7 @@ def conclusion(table: pd.DataFrame, better: str, than: str, metric: str) -> str:
         losses = enough.loc[enough["high"] < 0, "task"].tolist()
         sentences.append(
             f"On single tasks of {_FEW} seeds or more, the interval of the difference puts `{better}` "
-            f"above on {_list(gains)} and below on {_list(losses)}."
+            f"above on {listed(gains)} and below on {listed(losses)}."
         )
     return " ".join(sentences)
 
@@ -314,7 +326,7 @@ def _over_tasks(cell: Cell, better: str, than: str, metric: str, few: bool) -> s
         verdict = "The interval contains one half: these runs do not show which is better."
     return (
         f"Averaged over tasks, a run of `{better}` has the higher {METRICS[metric]} with probability "
-        f"{_probability(cell)}. {verdict}"
+        f"{probability(cell)}. {verdict}"
     )
 
 
@@ -331,21 +343,9 @@ def average_normalized(
     )
     found = {m: average_normalized_score_table(selection, setups, m) for m in METRICS}
     tables.update({f"{m}-average-normalized-score": table for m, table in found.items()})
-    here = partial(_interval, name="score", decimals=2)
-    yield _by_setup(found, {"": here, ", paper": lambda cell: _number(cell["paper_score"])})
+    here = partial(interval, name="score", decimals=2)
+    yield by_setup(found, {"": here, ", paper": lambda cell: number(cell["paper_score"])})
     yield from _left_out(selection)
-
-
-def markdown(table: pd.DataFrame, columns: Mapping[str, str | Callable[[Cell], str]]) -> str:
-    """A table as Markdown.
-
-    ``columns`` has, by heading, a column of the table or a function that makes the cell from the row.
-    """
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    for row in table.to_dict("records"):
-        cells = (str(row[c]) if isinstance(c, str) else c(row) for c in columns.values())
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def _settings(study: Study, protocol: str) -> str:
@@ -370,65 +370,3 @@ def _or(values: Sequence[Any]) -> str:
 def _left_out(selection: Selection) -> Iterator[str]:
     if selection.left_out:
         yield f"Left out: {'; '.join(selection.left_out)}."
-
-
-def _keys(*names: str) -> dict[str, Any]:
-    return {name: name for name in names}
-
-
-def _by_setup(
-    found: Mapping[str, pd.DataFrame], columns: Mapping[str, Callable[[Cell], str]]
-) -> str:
-    """A row per setup, with some columns for each metric."""
-    rows: dict[str, dict[str, str]] = {}
-    for metric, table in found.items():
-        for cell in table.to_dict("records"):
-            row = rows.setdefault(cell["setup"], {"setup": cell["setup"]})
-            row |= {f"{METRICS[metric]}{end}": column(cell) for end, column in columns.items()}
-    return markdown(pd.DataFrame(rows.values()), _keys(*next(iter(rows.values()))))
-
-
-def _interval(cell: Cell, name: str, prefix: str = "", decimals: int | None = None) -> str:
-    value, low, high = cell[name], cell[f"{prefix}low"], cell[f"{prefix}high"]
-    if math.isnan(value):
-        return "-"
-    if math.isnan(low):
-        return _short(value) if decimals is None else f"{value:.{decimals}f}"
-    if decimals is None:  # as many as an interval of this width supports
-        decimals = 0 if high - low >= 50 else 1 if high - low >= 5 else 2
-    return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
-
-
-def _paper(cell: Cell) -> str:
-    mean, std = cell["paper_mean"], cell["paper_std"]
-    return "-" if math.isnan(mean) else f"{mean:g} ± {std:g}"
-
-
-def _probability(cell: Cell) -> str:
-    """Has an interval only over several tasks; a single task has too few seeds for one."""
-    if cell["task"] != "all tasks":
-        return _number(cell["probability"])
-    return _interval(cell, "probability", prefix="probability_", decimals=2)
-
-
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
-
-
-def _short(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
-
-
-def _ranges(seeds: Iterable[int]) -> str:
-    """Seeds in short: 0, 1, 2, 5 become ``0-2, 5``."""
-    spans: list[list[int]] = []
-    for seed in sorted(seeds):
-        if spans and seed == spans[-1][-1] + 1:
-            spans[-1].append(seed)
-        else:
-            spans.append([seed])
-    return ", ".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans)
-
-
-def _list(tasks: list[str]) -> str:
-    return ", ".join(tasks) or "no task"

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from study.markdown import markdown
 from study.read import Selection, Study, read_study
 from study.references import reference_returns
-from study.results import conclusion, markdown
+from study.results import conclusion
 from study.setups import by_minibatch
 from study.statistics import bootstrap, interquartile_mean, mean_score
 from study.tables import (
