@@ -258,9 +258,9 @@ def gae_v(
             f"{sorted(map(tuple, shapes))}: give all of one shape [..., time]"
         )
     trace = log_ratio.exp().clamp(max=1)  # c_t
-    delta = reward + gamma * next_value * ~terminated - value
+    delta = reward + gamma * next_value * terminated.logical_not() - value
     # A_t = delta_t + gamma lambda c_{t+1} A_{t+1}
-    advantage = _accumulate(delta, gamma * lmbda * trace.roll(-1, -1) * ~done)
+    advantage = _accumulate(delta, gamma * lmbda * trace.roll(-1, -1) * done.logical_not())
     return advantage, value + trace * advantage
 
 
@@ -304,8 +304,8 @@ def vtrace(
     _, target = gae_v(gamma, lmbda, value, next_value, reward, done, terminated, log_ratio)
     later = (target - value).roll(-1, -1)  # v_{t+1} - V(s_{t+1})
     later[..., -1] = 0
-    delta = reward + gamma * next_value * ~terminated - value
-    return delta + gamma * later * ~done, target
+    delta = reward + gamma * next_value * terminated.logical_not() - value
+    return delta + gamma * later * done.logical_not(), target
 
 
 def _check_log_ratio(log_ratio: Tensor, dim: int) -> None:

@@ -316,6 +316,9 @@ def test_without_low_ratios_gae_v_is_gae_and_vtrace_has_its_targets() -> None:
     found = gae_v(0.9, 0.8, *frames, log_ratio)
     torch.testing.assert_close(found, (advantage, target), **ROUNDED)
     torch.testing.assert_close(vtrace(0.9, 0.8, *frames, log_ratio)[1], target, **ROUNDED)
+    done, terminated = (flags.byte() for flags in frames[3:])  # not to be inverted bit by bit
+    again = gae_v(0.9, 0.8, *frames[:3], done, terminated, log_ratio)
+    assert torch.equal(again[1], found[1])
     torch.testing.assert_close(
         vtrace(0.9, 1.0, *frames, log_ratio), gae_v(0.9, 1.0, *frames, log_ratio)
     )

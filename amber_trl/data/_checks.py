@@ -122,7 +122,7 @@ def select_keys(frames: TensorDictBase, keys: Sequence[NestedKey]) -> TensorDict
     missing = [key for key in keys if frames.get(key, None) is None]
     if missing:
         raise KeyError(
-            f"{missing} missing of the keys={list(keys)} that the buffer keeps: the batch has "
+            f"{missing} missing from the batch, but in the buffer's keys={list(keys)}: the batch has "
             f"{[*frames.keys(True, True)]}; compute what is missing before extend (an advantage by "
             "GAE, a log-probability by return_log_prob=True), or leave it out of keys="
         )

@@ -17,7 +17,7 @@ class ActiveBatches:
 
     Attributes:
         slots: slot number of each batch, ``int64`` ``[k]``.
-        age: age of each batch in batches, ``int64`` ``[k]``, ascending; 0 is the newest stored one.
+        age: age of each batch, counted in batches, ``int64`` ``[k]``, ascending; 0 is the newest stored one.
         ledger: the rows of the last refresh's ledger for these batches, ``[k]``; None if nothing was
             measured, as in a buffer without a staleness filter.
         frames_per_batch: ``N``, the rows of one slot.

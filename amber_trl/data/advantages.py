@@ -249,6 +249,6 @@ class RecomputedAdvantages:
         missing = [key for key in keys if tensordict.get(key, None) is None]
         if missing:
             raise KeyError(
-                f"{missing} missing of the keys {keys} that advantages are computed from: keep them "
+                f"{missing} missing: advantages are computed from {keys}; keep them "
                 "in storage (keys=), and give RecomputedAdvantages the names (..._key=, ..._keys=)"
             )

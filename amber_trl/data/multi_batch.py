@@ -67,7 +67,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     Keyword Args:
         staleness: the filter that :meth:`refresh` uses. Referenced; not part of the buffer's state.
         advantages: recomputes advantages and value targets at every :meth:`refresh`; new batches
-            then need none. Also referenced only. By default stored advantages and targets stay unchanged.
+            then need none. Referenced only. By default, stored advantages and targets stay unchanged.
         keys: the keys of a batch to keep. Defaults to all keys of the first batch.
         storage: an empty tensor storage (or a function that makes one) of ``max_size`` ``L * N``.
             Defaults to ``LazyTensorStorage``.
@@ -247,8 +247,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def refresh(self) -> TensorDict:
         """Measure every stored batch under the current actor, and choose the batches in use.
 
-        Call it after :meth:`extend` and before the iteration's first update. It ends a running
-        epoch.
+        Call it after :meth:`extend` and before the iteration's first update. It ends a running epoch, and
+        writes the columns that the filter (``proximal_log_prob_key``) and ``advantages`` compute.
 
         Returns:
             The ledger of :meth:`~amber_trl.transforms.ISStalenessFilter.measure` with ``slot``,
@@ -286,12 +286,11 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def _recompute(self, stored: TensorDictBase, slots: Sequence[int]) -> None:
         """Write advantages and value targets for the batches in these slots."""
         assert self.advantages is not None
-        frame = torch.arange(self.frames_per_batch)
-        rows = torch.cat([slot * self.frames_per_batch + frame for slot in slots])
-        computed = self.advantages.compute(stored, slots).reshape(-1)
+        computed = self.advantages.compute(stored, slots)
+        batches = self._storage[:].view(-1, self.frames_per_batch)
         for key in self.advantages.out_keys:
             column = computed[key].to(stored[key].dtype)  # networks may have been converted since
-            self._storage[:].set_at_(key, column, rows)
+            batches.set_at_(key, column, slots)
 
     def sample(
         self,

@@ -156,7 +156,7 @@ class MultiBatchSampler(Sampler):
         elif batch_size != self._batch_size:
             raise ValueError(
                 f"batch_size={batch_size} in the middle of an epoch of batch_size="
-                f"{self._batch_size}: finish the epoch, or call discard_epoch() first"
+                f"{self._batch_size}: finish the epoch, or call the sampler's discard_epoch() first"
             )
         index = self._epoch[self._position].to(storage_device(storage))
         self._position += 1

@@ -25,9 +25,9 @@ class RewardScaler(nn.Module):
     that would change which policy is best, and nothing is clipped.
 
     Compute advantages and value targets from the scaled rewards, and log the unscaled ones. **Stored
-    value targets keep the scale of their time**, as stored log-probabilities keep the policy of theirs:
-    they were bootstrapped from a critic that learnt in that scale, and rescaling them would be exact
-    only if the critic's output were rescaled too. Advantages are not affected if each batch's are
+    value targets keep the scale of their time**, as stored log-probabilities remain those of the policy
+    that acted: they were bootstrapped from a critic that learnt in that scale, and rescaling them would be
+    exact only if the critic's output were rescaled too. Advantages are not affected if each batch's are
     standardised. :class:`~amber_trl.data.RecomputedAdvantages` needs unscaled rewards instead, and the
     current scale as its ``reward_scale``.
 

@@ -110,7 +110,7 @@ class DISCLoss(AmberPPOLoss):
         self.penalty_target = check_number("penalty_target", penalty_target, above=0)
         if penalty_coeff != 0:
             check_number("penalty_coeff", penalty_coeff, low=2**-10, high=64)
-        device = next(self.parameters()).device
+        device = self._clip_range[0].device
         self.register_coeff_buffer("penalty_coeff", float(penalty_coeff), device=device)
 
     @torch.no_grad()
@@ -127,7 +127,7 @@ class DISCLoss(AmberPPOLoss):
             The weight of the next iteration's penalty.
 
         Raises:
-            ValueError: if its mean is not finite, as for an empty tensor.
+            ValueError: if its mean is NaN, as for an empty tensor.
         """
         measured = check_number("penalty", float(torch.as_tensor(penalty).mean()))
         if self.penalty_coeff > 0:

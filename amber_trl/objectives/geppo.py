@@ -110,7 +110,7 @@ class GePPOLoss(AmberPPOLoss):
             The step size of the next iteration.
 
         Raises:
-            ValueError: if its mean is not finite, as for an empty tensor.
+            ValueError: if its mean is NaN, as for an empty tensor.
         """
         moved = check_number("total_variation", float(torch.as_tensor(total_variation).mean()))
         most = float(self._clip_range[1]) / 2

@@ -34,7 +34,7 @@ class GIPOLoss(AmberPPOLoss):
     with log-ratios. They also try other widths for negative advantages, and other kernels.
 
     Other arguments and errors are those of :class:`AmberPPOLoss`, without ``clip_epsilon`` and
-    ``delay_actor``.
+    ``delay_actor``; ``clip_value=True`` means 1.
 
     Keyword Args:
         sigma: width of the Gaussian, in nats, above 0. The authors' code uses 1 by default. A

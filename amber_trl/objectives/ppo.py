@@ -135,15 +135,20 @@ class AmberPPOLoss(ClipPPOLoss):
             critic_frames: frames for the value loss, ``[M_V]``; by default those of ``tensordict``.
 
         Returns:
-            A TensorDict of scalars.
+            A TensorDict of scalars; with ``reduction="none"``, losses are ``[M]``.
 
         Raises:
-            KeyError: if there is no stored advantage or value target. Unlike ``ClipPPOLoss``, this loss does
+            KeyError: if there is no stored advantage, value target or action. Unlike ``ClipPPOLoss``, this loss does
                 not recompute an advantage from old frames with the current critic, since the method does
                 not.
             ValueError: if a column has a wrong shape, or ``critic_frames`` come with a loss mask.
         """
         _check_column("advantage", self.tensor_keys.advantage, tensordict)
+        action = self.tensor_keys.action
+        if not isinstance(action, list) and tensordict.get(action, None) is None:
+            raise KeyError(
+                f"{action!r} is missing: store the actions, or name the key with set_keys(action=...)"
+            )
         if self._has_critic:
             of_values = tensordict if critic_frames is None else critic_frames
             _check_column("value_target", self.tensor_keys.value_target, of_values)

@@ -73,16 +73,13 @@ class DropFactorController:
         Returns:
             The drop factor, at most ``max_drop_factor``; 0 if the newest batch alone is enough.
         """
-        usable = staleness.isfinite()
         # Rounding may give -0.0001.
-        distance = torch.where(usable, staleness.clamp(min=0), torch.inf)
+        distance = torch.where(staleness.isfinite(), staleness.clamp(min=0), torch.inf)
         if age is not None:
             distance[age == 0] = 0.0
-            usable = usable | (age == 0)
         amount = torch.ones_like(distance) if self.ess is None else ess.nan_to_num(0.0)
         order = distance.argsort(stable=True)
-        in_use = torch.where(usable, amount, 0.0)[order].cumsum(0)
-        enough = (in_use >= self._wanted).nonzero()
+        enough = (amount[order].cumsum(0) >= self._wanted).nonzero()
         if not len(enough):
             return self.max_drop_factor
         return min(self.max_drop_factor, float(distance[order][int(enough[0])]))

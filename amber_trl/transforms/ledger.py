@@ -18,6 +18,8 @@ from amber_trl.functional import (
 class Reason(IntEnum):
     """Why a batch is in use or not: the ``reason`` column of the ledger.
 
+    With ``report_only=True``, it holds the verdict that would have applied.
+
     Examples:
         >>> from amber_trl.transforms import Reason
         >>> Reason(2).name

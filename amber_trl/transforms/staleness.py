@@ -286,8 +286,8 @@ class ISStalenessFilter(Transform):
         missing = [key for key in self.in_keys if tensordict.get(key, None) is None]
         if missing:
             raise KeyError(
-                f"{missing} missing of the keys {self.in_keys} that the staleness filter reads with "
-                f"metric={self.metric!r}: record what the actor writes when it collects "
+                f"{missing} missing: the staleness filter reads {self.in_keys} with metric="
+                f"{self.metric!r}; record what the actor writes when it collects "
                 "(return_log_prob=True), keep it in storage (keys=), or name the keys "
                 "(action_key=, log_prob_key=, loc_key=, scale_key=)"
             )
@@ -309,10 +309,9 @@ class ISStalenessFilter(Transform):
         behaviour = sum_of_heads([there.get(key) for key in self.log_prob_keys], len(frames))
         measured = behaviour.new_empty(0)
         if self.metric == "per_dimension":
-            log_ratios = log_ratio_of_dimensions(
+            measured = log_ratio_of_dimensions(
                 dist, there, self.action_keys[0], self._gaussian_keys, 'metric="per_dimension"'
             )
-            measured = log_ratios.reshape(len(frames), -1)
         elif isinstance(self.metric, DistributionMetric):
             recorded = actor.build_dist_from_params(there.select(*self._behaviour_keys))
             measured = self.metric(dist, recorded)

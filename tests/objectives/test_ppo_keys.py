@@ -73,8 +73,9 @@ def test_a_missing_advantage_is_not_recomputed(loss: AmberPPOLoss, frames: Tenso
         frames["next", name] = torch.zeros(16, 3 if name == "observation" else 1, dtype=kind)
     with pytest.raises(KeyError, match="'advantage'"):
         loss(frames.exclude("advantage"))
-    with pytest.raises(KeyError, match="'value_target'"):
-        loss(frames.exclude("value_target"))
+    for key in ("value_target", "action"):
+        with pytest.raises(KeyError, match=f"'{key}'"):
+            loss(frames.exclude(key))
 
 
 @pytest.mark.parametrize("key", ["advantage", "value_target"])
