@@ -41,7 +41,7 @@ def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
     """Draw the learning curves, batches in use and staleness of training runs.
 
     Runs may be of any recipe, task and length. Runs that differ only in their seed are averaged; any
-    other option makes them separate setups. Evaluations (``--eval-interval``) are dashed lines with
+    other option that affects training makes them separate setups. Evaluations (``--eval-interval``) are dashed lines with
     dots. Unfinished runs are drawn as far as they have come. Needs matplotlib.
 
     Args:
@@ -73,7 +73,7 @@ def evaluate(
     Args:
         run: the run directory.
         checkpoint: which policy: that of the last checkpoint, that of the best one (highest mean return
-            of 100 training episodes), or the final policy.pt.
+            of 100 training episodes or, with --eval-interval, of an evaluation), or the final policy.pt.
         episodes: number of episodes.
         stochastic: sample actions as in training, instead of taking the mean (or likeliest) action.
         seed: seed of environments and actions.

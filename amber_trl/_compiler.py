@@ -12,7 +12,7 @@ import torch
 from amber_trl._checks import check_integer
 
 COMPILE_FROM_FRAMES = 100_000
-"""Total frames above which compiling pays. Shorter runs take longer to compile than they save."""
+"""Total frames from which compiling pays. Shorter runs take longer to compile than they save."""
 
 COMPILER_NEEDS = (
     "a C++ compiler is needed (on Debian and Ubuntu: g++ and python3-dev), and a sound cache "

@@ -70,4 +70,7 @@ class CollectionState:
             self._collector.load_state_dict(state["collector"])
             return
         self._simulators.load_state_dict(simulators)
-        self._collector.load_state_dict(state["collector"], restore_carrier=True)
+        self.continues = not self._simulators.inexact  # such as another MuJoCo model
+        self._collector.load_state_dict(state["collector"], restore_carrier=self.continues)
+        if not self.continues:
+            self._collector.reset()

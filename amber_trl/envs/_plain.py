@@ -65,6 +65,14 @@ class Encoder:
         if type(value) is torch.Tensor and not value.requires_grad:
             return {"kind": "tensor", "value": value.clone()}
         if type(value) is np.ndarray or isinstance(value, np.generic):
+            owner: Any = value
+            while isinstance(owner, np.ndarray):
+                owner = owner.base
+            copied = owner is None or isinstance(owner, (torch.Tensor, bytes, memoryview))
+            if type(value) is np.ndarray and not copied:  # such as a view of MuJoCo's data
+                raise NotPlainError(
+                    f"{path} is a view of memory that a {type(owner).__name__} owns"
+                )
             kind, array = "array" if isinstance(value, np.ndarray) else "scalar", np.asarray(value)
             if array.dtype.kind in "SU":
                 return {"kind": kind, "text": array.tolist(), "dtype": array.dtype.str}
@@ -99,7 +107,7 @@ class Decoder:
     def decode(self, plain: Any, current: Any = None) -> Any:
         """The value that was encoded; ``current`` is the value in its place now.
 
-        A generator is set, not replaced, so that functions that hold it still draw from it.
+        A generator outside containers is set, not replaced, so that functions that hold it draw from it.
         """
         if not isinstance(plain, Mapping):
             return plain

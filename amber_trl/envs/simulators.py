@@ -28,7 +28,8 @@ class SimulatorState:
 
     Functions, classes, modules and MuJoCo's models are configuration and are not saved. Other
     attributes, such as objects of your own classes, are not saved either, but :attr:`inexact` names
-    them. It also names arrays that share memory with another array, and simulators in other processes.
+    them. It also names arrays that share memory with another array or a native library (such as views of
+    MuJoCo's data), and simulators in other processes.
     A wrapper or environment with such state can define ``state_dict``, of plain values, and
     ``load_state_dict``, which are then used instead of its attributes; its own ``inexact``, if any, is
     reported too. State in a module or class is not seen. The caller must save the global generators of

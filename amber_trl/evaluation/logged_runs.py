@@ -115,7 +115,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
                 archive = zipfile.Path(file).root
             except zipfile.BadZipFile as error:
                 raise ValueError(f"{file} cannot be read as a zip archive: {error}") from error
-            names = sorted(name for name in archive.namelist() if name.endswith("/config.json"))
+            names = sorted(n for n in archive.namelist() if f"/{n}".endswith("/config.json"))
             here += [zipfile.Path(archive, name.removesuffix("config.json")) for name in names]
         if not here:
             raise FileNotFoundError(

@@ -47,7 +47,8 @@ class TrainingLog:
     def lap(self, name: str) -> None:
         """Adds the time since the last lap to ``name``."""
         now = time.perf_counter()
-        self._laps[name], self._lapped = now - self._lapped, now
+        self._laps[name] += now - self._lapped
+        self._lapped = now
 
     def count(self, batch: TensorDictBase, frames: int) -> None:
         """Writes the episodes that end in a batch that follows ``frames`` frames."""
@@ -85,7 +86,7 @@ class TrainingLog:
         by_age = {f"ledger/{name}": value for name, value in cells.items()}
         self._directory.log(frames, row | by_age)
         self._directory.append("timing", timing)
-        self._written = frames
+        self._written, self._laps = frames, dict.fromkeys(_LAPS, 0.0)
         self._lapped = self._logged = time.perf_counter()
 
     def means(self) -> tuple[float | None, float | None]:

@@ -150,8 +150,8 @@ def load_policy(
     _check_named(path, "env_id", named, env_id)
     _check_named(path, "wrappers", saved["wrappers"], None if wrappers is None else list(wrappers))
     _check_named(path, "actor", function, actor)
-    with _errors_of(path), torch.random.fork_rng(devices=[]):  # building draws weights
-        return _build(saved)
+    with torch.random.fork_rng(devices=[]):  # building draws weights
+        return _build(path, saved)
 
 
 @contextmanager
@@ -187,8 +187,9 @@ def find_policy(run_dir: str | os.PathLike[str], which: Which = "last") -> Path:
 
     Args:
         run_dir: the run directory.
-        which: the ``last`` checkpoint, the ``best`` one (the highest mean return of the last 100
-            training episodes; see :class:`TrainingRun`), or the ``final`` policy, ``policy.pt``.
+        which: the ``last`` checkpoint, the ``best`` one (the highest score: the mean return of the
+            last 100 training episodes or, if the run evaluates, of an evaluation; see
+            :class:`TrainingRun`), or the ``final`` policy, ``policy.pt``.
 
     Returns:
         A path for :func:`load_policy`.
@@ -228,18 +229,24 @@ def _other(run_dir: Path) -> str:
     return "nor any other policy: name the directory of one run, as training left it"
 
 
-def _build(saved: Mapping[str, Any]) -> Policy:
-    env_id, function = saved["env_id"], saved["actor_function"]
-    env_kwargs, wrappers = dict(saved["env_kwargs"]), saved["wrappers"]
-    if function is None:
-        actor = _actor_of_arguments(saved)
-    else:
+def _build(path: Path, saved: Mapping[str, Any]) -> Policy:
+    with _errors_of(path):
+        env_id, function, arguments = saved["env_id"], saved["actor_function"], saved["arguments"]
+        env_kwargs, wrappers = dict(saved["env_kwargs"]), saved["wrappers"]
+        options, weights = saved["normalizer"] or {}, saved["actor"]
+        if function is None:
+            actor = _actor_of_arguments(saved)
+    if function is not None:  # what the environment or the function raises is not the file's fault
         with closing(make_env(env_id, 1, wrappers=wrappers, **env_kwargs)) as env:
             size = env.observation_spec["observation"].shape[-1]
-            normalizer = ObservationNormalizer(size, **(saved["normalizer"] or {}))
-            actor = named_actor(function, env, normalizer)
-        actor.load_state_dict(saved["actor"])
-    return Policy(env_id, saved["arguments"], actor, env_kwargs, wrappers, function)
+            actor = named_actor(function, env, ObservationNormalizer(size, **options))
+        try:
+            actor.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(
+                f"actor={function!r} makes another network than path={str(path)!r} holds: {error}"
+            ) from error
+    return Policy(env_id, arguments, actor, env_kwargs, wrappers, function)
 
 
 def _actor_of_arguments(saved: Mapping[str, Any]) -> TensorDictModuleBase:

@@ -59,8 +59,8 @@ class TrainingRun:
         num_batches: largest number of batches in the ledger; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.
         log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops with many
-            short iterations. Episodes are always written, and so is the last iteration. Must divide
-            ``eval_interval``.
+            short iterations. Episodes are always written, and so is the iteration that reaches
+            ``total_frames``. Must divide ``eval_interval``.
         eval_interval: iterations between evaluations; None for no evaluations.
         evaluate: plays some episodes with the current actor and returns their mean return. It must not
             advance any generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
@@ -150,10 +150,12 @@ class TrainingRun:
         self._num_batches, self._interval = num_batches, checkpoint_interval
         self._eval_interval, self._evaluate = eval_interval, evaluate
         self._progress = progress
-        own: dict[str, Any] = {"run": self}  # its frames, time and unfinished episodes
+        own: dict[str, Any] = {}
         self._collection = None
         if (env := getattr(collector, "env", None)) is not None:  # not in other processes
             own["collection"] = self._collection = CollectionState(collector, env)
+        # Its frames, time and unfinished episodes; after what may be refused, since it removes files.
+        own["run"] = self
         own["generators"] = GlobalRNGState()  # last, since others may draw while they load
         if taken := own.keys() & parts:
             raise ValueError(f"parts={sorted(taken)} are saved anyway: give the parts other names")
@@ -218,7 +220,8 @@ class TrainingRun:
             batch: the batch as collected, ``[E, T]`` or ``[T]``, with the environment's own rewards and flags.
             values: further columns of ``iterations.csv``, such as the values that a schedule set.
             metrics: what the updates returned, one TensorDict per epoch or update; means over
-                all updates are written.
+                all updates are written. The first row fixes the columns of ``iterations.csv``, so for
+                an iteration without updates pass a TensorDict with the same keys and batch size ``[0]``.
             ledger: what ``refresh`` returned, newest batch first.
 
         Raises:
@@ -277,7 +280,8 @@ class TrainingRun:
 
     def _leave(self, error: BaseException | None) -> None:
         """Writes the final files; a failure here must not hide an earlier error."""
-        interrupted, stopped_by = self.frames < self.total_frames, self._stop.signal
+        interrupted = error is not None or self.frames < self.total_frames
+        stopped_by = self._stop.signal
         reasons = self._reasons()
         between_rows = min(self._size * self._log_interval, max(1, self.frames))
         self.summary = {
@@ -288,7 +292,6 @@ class TrainingRun:
             "reasons": reasons,
         }
         try:
-            self._collector.shutdown()
             if self._policy is not None:
                 self._policy.save(self._directory.path / "policy.pt")
             self._directory.write_summary(self.summary)
@@ -296,6 +299,8 @@ class TrainingRun:
             if error is None:
                 raise
             _logger.error("policy.pt and summary.json could not be written: %s", failure)
+        finally:
+            self._collector.shutdown(raise_on_error=error is None)
 
     def _save(self) -> None:
         if self.frames == self._saved:
@@ -319,8 +324,10 @@ class TrainingRun:
                 "with --overwrite"
             )
         self._saved = self.frames
-        self._earlier = [*restored.details["reasons"], *restored.differences]
-        if self._collection is None or not self._collection.continues:
+        self._earlier, finished = [*restored.details["reasons"]], self.frames >= self.total_frames
+        if not finished:
+            self._earlier += restored.differences
+        if not finished and (self._collection is None or not self._collection.continues):
             self._log.recorder.drop_unfinished()
             for part in self._parts.values():
                 if isinstance(part, RewardScaler):

@@ -23,7 +23,7 @@ from torchrl.envs import (
 from torchrl.envs.utils import ExplorationType
 from torchrl.modules import LSTMModule
 
-from amber_trl.collectors import GymCollector
+from amber_trl.collectors import CollectionState, GymCollector
 from amber_trl.envs import make_env
 from amber_trl.errors import NonFiniteDataError
 from amber_trl.modules import categorical_actor, gaussian_actor
@@ -47,6 +47,17 @@ def take(collector: BaseCollector, batches: int) -> TensorDictBase:
     found = iter(collector)
     joined: Any = torch.cat([next(found) for _ in range(batches)], dim=-1)
     return joined
+
+
+def test_simulators_of_another_model_start_new_episodes() -> None:
+    first, other = (collector_of() for _ in range(2))
+    take(first, 2)
+    other.env._env.envs[1].unwrapped.model.body_mass[1] *= 1.1
+    state = CollectionState(other, other.env)
+    state.load_state_dict(CollectionState(first, first.env).state_dict())
+    assert not state.continues
+    simulated = np.stack([env.unwrapped._get_obs() for env in other.env._env.envs])
+    assert np.array_equal(other.rollout()["observation"][:, 0], simulated)
 
 
 class Counter(gym.Env[Any, Any]):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,10 @@ from torchrl.envs import Compose, GymWrapper, ParallelEnv, StepCounter, Transfor
 from amber_trl.envs import SimulatorState, make_env
 from tests.envs.holder import Holder, holders, pass_on
 from tests.envs.test_attributes import Phase
+
+_MODEL = mujoco.MjModel.from_xml_string(
+    "<mujoco><worldbody><body><joint/><geom size='1'/></body></worldbody></mujoco>"
+)
 
 
 @dataclass
@@ -36,6 +41,10 @@ class Wind:
         (lambda: [len, 1], "Holder.value[0] is a builtin_function_or_method"),
         (lambda: np.array([len]), "Holder.value is an array of object"),
         (lambda: torch.zeros(1, requires_grad=True), "Holder.value is a Tensor"),
+        (
+            lambda: mujoco.MjData(_MODEL).qpos,
+            "Holder.value is a view of memory that a PyCapsule owns",
+        ),
     ],
 )
 def test_it_is_named_and_left_unchanged(make: Callable[[], Any], named: str) -> None:

@@ -30,6 +30,9 @@ def test_runs_are_found_in_folders_and_archives_each_once(tmp_path: Path) -> Non
     assert [run.name for run in found] == ["one", "other", "other"]
     assert [read_run(run).config["env_id"] for run in found] == ["Hopper-v5"] * 3
     assert str(find_runs([tmp_path / "packed.zip"])[0]) == str(found[2])
+    with zipfile.ZipFile(tmp_path / "flat.zip", "w") as archive:  # made inside the run's directory
+        archive.write(other / "config.json", "config.json")
+    assert len(find_runs([tmp_path / "flat.zip"])) == 1
 
 
 def test_a_path_without_runs_is_reported(tmp_path: Path) -> None:

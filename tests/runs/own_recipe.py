@@ -20,7 +20,7 @@ def train(path: str, resume: bool = False, iterations: int = 40, **options: Any)
     on_batch = options.pop("on_batch", lambda run, batch: None)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    env = make_env("InvertedPendulum-v5", num_envs=2, seed=0)
+    env = make_env("InvertedPendulum-v5", num_envs=options.pop("num_envs", 2), seed=0)
     arguments: dict[str, Any] = {"observation_size": 4, "action_size": 1}
     actor, critic = gaussian_actor(**arguments), value_critic(4)
     loss = ReinforceLoss(actor, critic)

@@ -3,7 +3,9 @@
 import dataclasses
 import errno
 import resource
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,3 +81,17 @@ def test_wrappers_that_import_a_module_must_be_named(tmp_path: Path, name: str) 
     with pytest.raises(ValueError, match=r"wrappers=\['other:W'\] was passed"):
         load_policy(path, wrappers=["other:W"])
     assert load_policy(path, wrappers=(name,)).wrappers == [name]
+
+
+def test_what_the_named_function_or_the_environment_raises_is_not_blamed_on_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = tmp_path / "policy.pt", "own_network:make"
+    make = {"make": lambda *specs, normalizer: gaussian_actor(3, 1, normalizer=normalizer)}
+    monkeypatch.setitem(sys.modules, "own_network", SimpleNamespace(**make))
+    dataclasses.replace(_record(), actor_function=name, arguments={}).save(path)
+    with pytest.raises(ValueError, match=rf"actor='{name}' makes another network than path="):
+        load_policy(path, actor=name)
+    dataclasses.replace(_record(), actor_function=name, env_id="Nowhere-v0").save(path)
+    with pytest.raises(ValueError, match=r"^env_id='Nowhere-v0' is not known"):
+        load_policy(path, actor=name)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium.envs.mujoco import MujocoEnv
 from tensordict import TensorDict, TensorDictBase
 
 from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
@@ -50,8 +51,11 @@ def test_a_run_leaves_rows_scores_and_a_policy(tmp_path: Path) -> None:
         for name, column in (("mean_return", "return"), ("mean_length", "length")):
             expected = sum(float(e[column]) for e in ended) / len(ended)
             assert float(row[name]) == pytest.approx(expected)
+    timing = [
+        {name: float(value) for name, value in row.items()} for row in read_rows(tmp_path, "timing")
+    ]
     for name in ("collect_seconds", "update_seconds", "frames_per_second"):
-        assert all(float(row[name]) > 0 for row in read_rows(tmp_path, "timing"))
+        assert all(row[name] > 0 for row in timing)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary.items() >= run.summary.items()
     ends, returns = [int(e["frame"]) for e in episodes], [float(e["return"]) for e in episodes]
@@ -69,6 +73,9 @@ def test_rows_may_be_fewer_than_iterations(tmp_path: Path) -> None:
         read_rows(tmp_path / "all", "iterations"),
     )
     assert rows == every[3::4]
+    for row in read_rows(tmp_path / "whole", "timing"):  # its parts are of all four iterations
+        seconds = sum(float(row[name]) for name in row if name.endswith("_seconds"))
+        assert seconds == pytest.approx(4 * FRAMES / float(row["frames_per_second"]), rel=0.5)
     train(
         str(tmp_path / "run"), iterations=12, log_interval=4, on_batch=_stop_at(5, signal.SIGTERM)
     )
@@ -170,10 +177,26 @@ def test_a_checkpoint_on_a_full_disk_leaves_the_policy(
     with pytest.raises(OSError, match="No space left"):
         train(str(tmp_path), iterations=1)
     assert (tmp_path / "policy.pt").exists()
+    assert json.loads((tmp_path / "summary.json").read_text())["interrupted"]
+
+
+def test_an_environment_that_cannot_be_closed_leaves_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> None:
+        raise RuntimeError("the simulator has gone")
+
+    monkeypatch.setattr(MujocoEnv, "close", gone)
+    with pytest.raises(RuntimeError, match="has gone"):
+        train(str(tmp_path), iterations=1)
+    assert {"policy.pt", "summary.json"} <= {file.name for file in tmp_path.iterdir()}
 
 
 def test_a_run_that_cannot_be_resumed_is_reported(tmp_path: Path) -> None:
     train(str(tmp_path), iterations=2)
+    with pytest.raises(CheckpointError, match="collection"):
+        train(str(tmp_path), iterations=2, resume=True, num_envs=4)
+    assert {"policy.pt", "summary.json"} <= {file.name for file in tmp_path.iterdir()}
     (tmp_path / "config.json").write_text('{"seed": 1}')
     with pytest.raises(CheckpointError, match=r"config\.json is not what it was"):
         train(str(tmp_path), iterations=2, resume=True)
@@ -250,8 +273,8 @@ class _Elsewhere:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._collector)
 
-    def shutdown(self) -> None:
-        self._collector.shutdown()
+    def shutdown(self, **options: Any) -> None:
+        self._collector.shutdown(**options)
 
 
 def test_environments_in_other_processes_start_new_episodes(tmp_path: Path) -> None:
