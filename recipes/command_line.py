@@ -162,7 +162,10 @@ def saved_config(kind: type[C], run_dir: Path) -> C:
             f"{run_dir}/config.json lacks {sorted(missing)}: resume the run with the recipe and "
             "the version that started it"
         )
-    return kind(**{name: _value(saved[name]) for name in names})
+    values = {name: _value(saved[name]) for name in names}
+    if values["init_from"] is not None:
+        values["init_from"] = Path(values["init_from"])
+    return kind(**values)
 
 
 def check_same(given: Any, saved: Any) -> None:

@@ -52,7 +52,7 @@ class Config(RunOptions):
     replay_frames: Annotated[int | None, Range(1)] = None
     """L N, frames kept; replaces num_batches, and must be a multiple of frames_per_batch."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
-    """Staleness above which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1)."""
+    """Staleness above which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1; required for metric age)."""
     batches_in_use: Annotated[int | None, Range(1)] = None
     """Number of batches to use; the drop factor is then chosen in each iteration to give that number."""
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
@@ -290,6 +290,9 @@ def _check_combinations(config: EffectiveConfig) -> None:
             refuse(wanted > batches, f"{name} num_batches", "no more can be in use than are kept")
             open_ended = config.max_drop_factor is None
             refuse(open_ended, f"{name} staleness_metric max_drop_factor", "give the oldest age")
+    if config.staleness_metric == "age" and config.drop_factor is not None:
+        within = 0 < config.drop_factor < 1  # the second batch has age 1
+        refuse(within, "drop_factor staleness_metric", "only the newest batch is that young")
     if config.max_drop_factor is not None:
         free = config.batches_in_use is None and config.ess_in_use is None
         refuse(free, "max_drop_factor batches_in_use ess_in_use", "it bounds what these choose")

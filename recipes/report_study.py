@@ -44,8 +44,8 @@ the numbers behind every table. The paper is Han & Sung, \
 Intervals are 95 % bootstrap intervals over seeds, resampled within each task (100 000 resamples with a \
 fixed seed; 4 000 for average normalised scores and for bands in figures), with percentiles expanded for few seeds \
 (Hesterberg, [arXiv 1411.5279](https://arxiv.org/abs/1411.5279)). Another resampling would move their \
-ends by about one per cent of their width. P is the probability that a run of one setup scores above a run \
-of the other. The paper's P is what its means and deviations imply for Gaussian scores.
+ends by about one per cent of their width. P is the probability that a run of the setup named first scores above a run \
+of the other; ties count half. The paper's P is what its means and deviations imply for Gaussian scores.
 
 With few seeds, the interval of a single task is too narrow. If scores are Gaussian, it covers the mean in \
 75 % of cases with three seeds, 87 % with four, 92 % with five and 95 % with ten. It covers the mean less \

@@ -17,8 +17,8 @@ A setup is ppo, mber or amber, followed by its changes: _l4 (batches stored), _c
 _drop0.1 (batch drop factor), _lr4e-5 (step size), _m64 (minibatches stay at 64 frames) or _episodic
 (contiguous minibatches), as in mber_l8_clip0.2_m64. Other setups are trpo and acer, the comparators of
 the paper's appendix, with recipes of their own. `recipes/study/grid.py` lists the parts of the study,
-and --dry-run counts their runs. A million frames took 4 to 36 minutes on one core of a busy machine,
-depending on task and setup; _m64 takes up to L times as long.
+and --dry-run counts their runs. A million frames took 1.4 to 36 minutes on one core of a busy
+machine, depending on task and setup; _m64 takes up to L times as long.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ Numbers in brackets are equations of arXiv 1611.01224. After every 50 frames the
 stored, and Poisson(4) segments of the last hundred are replayed, with one update each. A segment that
 is not drawn is not learnt from, as in the paper's experiments with continuous actions.
 
-The AMBER paper gives the networks, n, the step size, delta and the memory size; ACER's paper gives c
-and alpha. Neither gives the rest. Chosen here: RMSprop as in TensorFlow (`pip install -e
-'.[comparators]'`) and a limit of the gradient's norm, one for actor and critic, as in OpenAI baselines'
-ACER, on which AMBER's authors built theirs; no entropy bonus; means over the frames of a segment; the
-Gaussian's mean and deviation as the trust region's statistics; rewards divided by the running deviation
-of their discounted sum, without which the critic's gradient takes up the limit and the policy hardly
-moves. The deviation is learnt, as for PPO here (ACER's paper fixes it).
+The AMBER paper gives the networks, the segments, n, the step size and delta; ACER's paper gives c and
+alpha. Neither gives the rest. Chosen here: RMSprop as in TensorFlow (`pip install -e '.[comparators]'`)
+and one limit on the norm of the joint gradient of actor and critic, as in OpenAI baselines' ACER, on
+which AMBER's authors built theirs; no entropy bonus; means over the frames of a segment; the Gaussian's
+mean and deviation as the trust region's statistics; rewards divided by the running deviation of their
+discounted sum, without which the critic's gradient takes up the limit and the policy hardly moves. The
+deviation is learnt, as for PPO here (ACER's paper fixes it).
 """
 
 from __future__ import annotations

@@ -72,29 +72,33 @@ def _main(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
         "learning-curves", caption, partial(learning_curves, _logged(study, protocol, main))
     )
     if one := study.select(protocol, main):
-        which = "with a task and seed that all of them have" if one.left_out else ""
+        which = " with a task and seed that all of them have" if one.left_out else ""
         for metric, words in METRICS.items():
             draw = partial(scores_by_seed, one, study.setups, metric)
-            caption = f"{words.capitalize()} of every run {which}".rstrip()
-            yield Picture(f"{metric}-scores", f"{caption}.", draw)
+            caption = f"{words.capitalize()} of every run of {' and '.join(one.setups)}{which}."
+            yield Picture(f"{metric}-scores", caption, draw)
 
 
 def _by_part(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
     """The setups of each part of the study, and then those of no part, beside the main ones."""
     setups = study.setups_of(protocol)
-    parts = {name: part.setups for name, part in PARTS.items() if part.protocol == protocol}
-    known = {name for names in parts.values() for name in names}
-    parts["by-setup"] = tuple(name for name in setups if name not in known)
+    tasks = {name: {run.task for run in runs} for name, runs in study.logged_of(protocol).items()}
+    of_protocol = {name: part for name, part in PARTS.items() if part.protocol == protocol}
+    parts = {
+        name: [one for one in part.setups if tasks.get(one, set()) & {*part.tasks}]
+        for name, part in of_protocol.items()
+    }
+    known = {name for part in of_protocol.values() for name in part.setups}
+    parts["by-setup"] = [name for name in setups if name not in known]
     drawn = [main]
     for part, own in parts.items():
-        names = list(dict.fromkeys([*main, *(name for name in own if name in setups)]))
+        names = list(dict.fromkeys([*main, *own]))
         if names in drawn:
             continue
         drawn.append(names)
         logged = _logged(study, protocol, names)
-        caption = f"Return over training. {_BANDS}"
-        if part in PARTS:
-            caption = f"{PARTS[part].question} {caption}"
+        words = PARTS[part].question if part in PARTS else f"{', '.join(names)}."
+        caption = f"{words} Return over training. {_BANDS}"
         yield Picture(f"learning-curves-{part}", caption, partial(learning_curves, logged))
         amber = {name: logged[name] for name in names if setups[name].method == "amber"}
         if len(amber) > 1:
@@ -180,6 +184,8 @@ def scores_over(selection: Selection, setups: Mapping[str, Setup], parameter: st
             ends = [y["score"] - y["low"], y["high"] - y["score"]]
             panels[f"{words}, here"].errorbar(x, y["score"], ends, capsize=2, **style)
             theirs = paper[(paper["metric"] == metric) & (paper["setup"] == family)]
+            if parameter == "clip_epsilon" and family == "amber":  # its drop factor varies too
+                theirs = theirs[theirs["drop_factor"] == 0.25]
             x, scores = theirs[parameter], theirs["average_normalized_score"]
             panels[f"{words}, paper"].plot(x, scores, **style)
     x_words = {"clip_epsilon": "clip range", "drop_factor": "batch drop factor"}[parameter]

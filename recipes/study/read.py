@@ -166,7 +166,7 @@ class Study:
             tasks.add(run.task)
             here = {**defaults(run.config), **run.config}
             usual = defaults({**run.config, "protocol": "paper"})
-            for option, paper in {**PAPER_SETTINGS, **usual, **PAPER_SETTINGS}.items():
+            for option, paper in {**usual, **PAPER_SETTINGS}.items():
                 if option not in _NO_OPTIONS.union(OWN) and here[option] != paper:
                     words = f"{option} {here[option]} (the paper: {paper})"
                     found.setdefault(words, set()).add(run.task)
@@ -206,7 +206,7 @@ class Study:
                     alone.setdefault(", ".join(map(str, seeds)), []).append(task)
             for words, where in alone.items():
                 place = "every task" if len(where) == len(tasks) > 1 else ", ".join(where)
-                left_out.append(f"{name} on {place}, seed {words}")
+                left_out.append(f"{name} on {place}, seed{'s' * (', ' in words)} {words}")
         keep = [cell in common for cell in zip(runs["task"], runs["seed"], strict=True)]
         runs = runs[keep]
         logged = {

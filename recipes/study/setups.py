@@ -154,7 +154,10 @@ def defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not said:
         return usual
     said = {name: float("inf") if value == "inf" else value for name, value in said.items()}
-    follows = _defaults(setup, protocol, config.get("smoke", False), tuple(said.items()))
+    try:
+        follows = _defaults(setup, protocol, config.get("smoke", False), tuple(said.items()))
+    except ValueError:  # allowed only together with options that a name leaves out
+        follows = usual
     return {**follows, **{name: usual[name] for name in named}}
 
 

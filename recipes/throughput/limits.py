@@ -9,7 +9,7 @@ import numpy as np
 
 from throughput import hand_written, programs
 from throughput.rounds import Programs, Samples, Workload, measure
-from throughput.tables import Results, column, spread
+from throughput.tables import Results, column, ratio, spread
 
 # part | seconds or bytes of a program | over those of another | limit of the median ratio
 _TARGETS = """
@@ -34,8 +34,7 @@ def targets(samples: dict[str, Samples]) -> list[list[str]]:
     rows = []
     for line in _TARGETS.strip().splitlines():
         part, over, under, limit = (cell.strip() for cell in line.split("|"))
-        pair = (column(samples.get(part, {}), *cell.split(": ")) for cell in (over, under))
-        ratios = [a / b for a, b in zip(*pair, strict=False)]
+        ratios = ratio(samples.get(part, {}), over, under)
         verdict = "not measured"
         if ratios:
             side, number = limit.split()

@@ -39,8 +39,8 @@ def rate(samples: Samples, name: str, frames: int, part: str = "whole") -> list[
 
 
 def ratio(samples: Samples, over: str, under: str) -> list[float]:
-    """One program's seconds over another's, round by round; empty if one was not measured."""
-    pairs = zip(column(samples, over), column(samples, under), strict=False)
+    """Seconds of one ``program`` or ``program: part`` over another's, by round; empty if one is missing."""
+    pairs = zip(*(column(samples, *cell.split(": ")) for cell in (over, under)), strict=False)
     return [a / b for a, b in pairs]
 
 

@@ -140,6 +140,7 @@ def test_an_id_with_a_slash_makes_one_directory() -> None:
             {"batches_in_use": 3, "staleness_metric": "age"},
             r"batches_in_use=3 with staleness_metric='age' with max_drop_factor=None",
         ),
+        ({"staleness_metric": "age"}, r"drop_factor=0.25 with staleness_metric='age'"),
         ({"setup": "gipo", "range_schedule": "linear"}, r"range_schedule='linear' with loss"),
         ({"max_drop_factor": 0.5}, r"max_drop_factor=0.5 with batches_in_use=None"),
         (

@@ -42,6 +42,7 @@ def test_another_run_starts_from_its_networks_alone(finished: Path, tmp_path: Pa
     run_dir = tmp_path / "run"
     options = ("--setup", "ppo", "--learning-rate", "1e-12", "--critic-coeff", "0.5")
     assert run_main(ppo, *_SMALL, *options, "--run-dir", run_dir, "--init-from", finished) == 0
+    assert run_main(ppo, "--resume", run_dir, "--init-from", finished) == 0  # no contradiction
     theirs, ours = last_state(finished, "loss"), last_state(run_dir, "loss")
     weights = [name for name in theirs if name.endswith(("weight", "bias", "log_std"))]
     assert len(weights) == 13

@@ -19,7 +19,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         ("mber", {"clip_epsilon": 0.2}),
         ("mber", {"clip_epsilon": 0.2, "scale_minibatch": False}),
     ]
-    for task in ("Hopper-v5", "Swimmer-v5"):
+    for task in ("BipedalWalkerHardcore-v3", "Pendulum-v1"):
         for seed in (0, 1):
             for setup, level in (("ppo", 1.0), ("amber", 5.0), ("mber", 2.0)):
                 write_run(folder, setup, seed, level=level + 2 * seed, task=task)

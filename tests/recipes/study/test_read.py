@@ -83,12 +83,23 @@ def test_a_damaged_file_is_refused(folder: Path, name: str) -> None:
         ({"num_envs": 2, "gamma": 0.9}, "ppo_num_envs=2_gamma=0.9"),
         ({"wrappers": ["a:B"]}, "ppo_wrappers=['a:B']"),  # which the other runs do not have yet
         ({"clip_epsilon": 0.4, "gamma": 0.9}, "ppo_gamma=0.9_clip0.4"),
+        # Without max_drop_factor, which no standard name has, the recipe would refuse these options.
+        (
+            {
+                "setup": "amber",
+                "staleness_metric": "age",
+                "batches_in_use": 3,
+                "drop_factor": None,
+                "max_drop_factor": 6.0,
+            },
+            "amber_use3_staleness_metric=age_max_drop_factor=6.0",
+        ),
     ],
 )
 def test_any_option_that_differs_names_a_setup(
     folder: Path, changed: dict[str, Any], name: str
 ) -> None:
-    write_run(folder, "ppo", 1, name="other", **changed)
+    write_run(folder, **{"setup": "ppo", "seed": 1, "name": "other", **changed})
     assert set(read_study([folder]).setups) == {"ppo", "amber", name}
 
 
