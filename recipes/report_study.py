@@ -5,7 +5,7 @@
 The study is a folder of run directories as reproduce_paper.py leaves them, at any depth, also in zip
 archives. Setup, task, protocol and seed of a run come from its config.json. Runs of the main recipe
 with a different option are setups of their own, such as `ppo_gamma=0.9`, and so are runs of other
-recipes. On each task, a comparison uses the seeds that all of its setups have; the page lists the runs
+recipes. A comparison uses all runs on the tasks that all of its setups have; the page lists the runs
 left out. The same runs give the same bytes. Needs matplotlib and pandas.
 
 If the study has a notes.md, the page begins with its first paragraph, then the first figure, then the

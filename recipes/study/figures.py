@@ -72,7 +72,7 @@ def _main(study: Study, protocol: str, main: list[str]) -> Iterator[Picture]:
         "learning-curves", caption, partial(learning_curves, _logged(study, protocol, main))
     )
     if one := study.select(protocol, main):
-        which = " with a task and seed that all of them have" if one.left_out else ""
+        which = " on the tasks that all of them have" if one.left_out else ""
         for metric, words in METRICS.items():
             draw = partial(scores_by_seed, one, study.setups, metric)
             caption = f"{words.capitalize()} of every run of {' and '.join(one.setups)}{which}."

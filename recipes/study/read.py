@@ -105,14 +105,14 @@ def read_finished_run(path: Path | zipfile.Path) -> FinishedRun:
 
 @dataclass(frozen=True)
 class Selection:
-    """Comparable runs of some setups: for each task, the seeds that all of the setups have.
+    """Comparable runs of some setups: all of their runs on the tasks that all of them have.
 
     Attributes:
         setups: names of the setups.
         tasks: tasks, sorted.
         runs: their rows of the study's table ``runs``.
         logged: what they logged, by setup.
-        left_out: the tasks and seeds that some of the setups lack, as text.
+        left_out: the tasks that some of the setups lack, as text.
     """
 
     setups: tuple[str, ...]
@@ -183,36 +183,29 @@ class Study:
         return found
 
     def select(self, protocol: str, setups: Sequence[str]) -> Selection | None:
-        """Comparable runs of some setups; None if no task and seed is common to all of them."""
+        """All runs of some setups on the tasks that all of them have; None if there is no such task.
+
+        Seeds need not agree: runs with the same seed are not paired, and leaving some of them out would
+        make a result depend on which.
+        """
         if not setups:
             return None
         runs = self.runs[(self.runs["protocol"] == protocol) & self.runs["setup"].isin(setups)]
-        cells = {
-            name: set(zip(own["task"], own["seed"], strict=True))
-            for name, own in ((name, runs[runs["setup"] == name]) for name in setups)
-        }
-        common = set.intersection(*cells.values())
-        tasks = tuple(sorted({task for task, _ in common}))
-        if not tasks:
+        tasks_of = {name: set(runs["task"][runs["setup"] == name]) for name in setups}
+        common = set.intersection(*tasks_of.values())
+        if not common:
             return None
-        left_out = []
         every = sorted(set(runs["task"]))
-        for name, own in cells.items():
-            if lacking := [task for task in every if task not in {task for task, _ in own}]:
-                left_out.append(f"tasks without {name}: {', '.join(lacking)}")
-            alone: dict[str, list[str]] = {}
-            for task in tasks:
-                if seeds := sorted(seed for t, seed in own - common if t == task):
-                    alone.setdefault(", ".join(map(str, seeds)), []).append(task)
-            for words, where in alone.items():
-                place = "every task" if len(where) == len(tasks) > 1 else ", ".join(where)
-                left_out.append(f"{name} on {place}, seed{'s' * (', ' in words)} {words}")
-        keep = [cell in common for cell in zip(runs["task"], runs["seed"], strict=True)]
-        runs = runs[keep]
+        left_out = [
+            f"tasks without {name}: {', '.join(task for task in every if task not in own)}"
+            for name, own in tasks_of.items()
+            if len(own) < len(every)
+        ]
+        runs = runs[runs["task"].isin(common)]
         logged = {
             name: [self.logged[row] for row in runs.index[runs["setup"] == name]] for name in setups
         }
-        return Selection(tuple(setups), tasks, runs, logged, tuple(left_out))
+        return Selection(tuple(setups), tuple(sorted(common)), runs, logged, tuple(left_out))
 
 
 def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:

@@ -68,7 +68,7 @@ def paragraphs(study: Study, protocol: str, tables: Tables) -> Iterator[str]:
         yield from minibatch_ratios(selection, tables)
     names = main_setups(setups)
     if (main := study.select(protocol, names)) is None:
-        yield f"No comparison: no task and seed is common to all of {', '.join(names)}."
+        yield f"No comparison: no task is common to all of {', '.join(names)}."
     else:
         yield from aggregates(main, tables)
     yield from comparisons(study, protocol, pairs(setups), setups, tables)
@@ -237,7 +237,7 @@ def comparisons(
     for better, than in found:
         if (pair := study.select(protocol, [better, than])) is None:
             continue
-        seeds = pair.runs.groupby("task").size() // 2
+        seeds = pair.runs.groupby(["task", "setup"]).size().groupby("task").min()
         if seeds.max() >= _FEW or _enough(seeds):
             yield f"### `{better}` against `{than}`"
             yield from _left_out(pair)
@@ -249,8 +249,8 @@ def comparisons(
         tables[f"few-seeds{kind}"] = table = pd.concat(brief)
         yield "### Comparisons with few seeds"
         yield (
-            "The score of a setup minus that of the other one, on the seeds that both have [95 % interval]. So "
-            "few seeds allow no conclusion."
+            "The score of a setup minus that of the other one [95 % interval], with the smaller number of their "
+            "seeds. So few seeds allow no conclusion."
         )
         columns = keys("setup") | {"other one": "minus"} | keys("task", "seeds")
         columns |= {METRICS[m]: partial(interval, name=m, prefix=f"{m}_") for m in METRICS}

@@ -181,16 +181,16 @@ def test_protocols_stay_apart(folder: Path) -> None:
     assert study.select("default", ["ppo", "amber"]) is None
 
 
-def test_a_comparison_takes_the_cells_that_all_setups_have(folder: Path) -> None:
+def test_a_comparison_takes_the_tasks_that_all_setups_have(folder: Path) -> None:
     write_run(folder, "ppo", 2, level=9.0)
     write_run(folder, "ppo", 0, task="Swimmer-v5")
     selection = read_study([folder]).select("paper", ["ppo", "amber"])
     assert selection is not None
     assert selection.tasks == ("Hopper-v5", "Pendulum-v1")
-    assert selection.scores("ppo", "final")["Pendulum-v1"].tolist() == [1, 2]
+    assert selection.scores("ppo", "final")["Pendulum-v1"].tolist() == [1, 2, 9]
     assert selection.scores("amber", "speed")["Pendulum-v1"].tolist() == [3, 4]
-    assert len(selection.logged["ppo"]) == len(selection.logged["amber"]) == 4
-    assert selection.left_out == ("ppo on Pendulum-v1, seed 2", "tasks without amber: Swimmer-v5")
+    assert (len(selection.logged["ppo"]), len(selection.logged["amber"])) == (5, 4)
+    assert selection.left_out == ("tasks without amber: Swimmer-v5",)
 
 
 def test_options_in_a_setups_name_are_not_settings_of_the_study(tmp_path: Path) -> None:
