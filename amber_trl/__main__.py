@@ -41,8 +41,8 @@ def plot(runs: Positional[tuple[Path, ...]], *, out: Path) -> str:
     """Draw the learning curves, batches in use and staleness of training runs.
 
     Runs may be of any recipe, task and length. Runs that differ only in their seed are averaged; any
-    other option that affects training makes them separate setups. Evaluations (``--eval-interval``) are dashed lines with
-    dots. Unfinished runs are drawn as far as they have come. Needs matplotlib.
+    other option that affects training makes them separate setups. Evaluations (``--eval-interval``) are
+    dashed lines with dots. Unfinished runs are drawn as far as they have come. Needs matplotlib.
 
     Args:
         runs: run directories, or folders or zip archives that contain some; at least one.
