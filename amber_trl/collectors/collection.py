@@ -14,8 +14,8 @@ class CollectionState:
     """Saves the state of a collection, so that its next batch is the same after loading.
 
     A collector's own state has counters, but no simulator state. This class saves both, and then
-    also restores the running episodes. If that is impossible, :attr:`inexact` says why; loading
-    then starts new episodes, as TorchRL's collectors do.
+    also restores the running episodes. If that is impossible, :attr:`inexact` says why; loading then
+    restores what was saved, such as generators and running statistics, and starts new episodes.
 
     Args:
         collector: the collector; exact with :class:`~amber_trl.collectors.GymCollector`.
@@ -65,12 +65,11 @@ class CollectionState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state_dict`, including the running episodes if possible."""
         simulators = state["simulators"]
-        self.continues = not (simulators is None or simulators["inexact"] or self.inexact)
-        if not self.continues:
+        if simulators is not None:
+            self._simulators.load_state_dict(simulators)
+        self.continues = simulators is not None and not self.inexact
+        if self.continues:
+            self._collector.load_state_dict(state["collector"], restore_carrier=True)
+        else:
             self._collector.load_state_dict(state["collector"])
-            return
-        self._simulators.load_state_dict(simulators)
-        self.continues = not self._simulators.inexact  # such as another MuJoCo model
-        self._collector.load_state_dict(state["collector"], restore_carrier=self.continues)
-        if not self.continues:
             self._collector.reset()

@@ -332,7 +332,7 @@ class TrainingRun:
             for part in self._parts.values():
                 if isinstance(part, RewardScaler):
                     part.restart()
-            self._earlier.append("simulators were not restored, so new episodes started")
+            self._earlier.append("running episodes could not be restored, so new ones started")
         for reason in self._earlier:
             _logger.warning("resumed approximately: %s", reason)
         if self._progress:

@@ -60,6 +60,27 @@ def test_simulators_of_another_model_start_new_episodes() -> None:
     assert np.array_equal(other.rollout()["observation"][:, 0], simulated)
 
 
+@pytest.mark.parametrize("kind", [GymCollector, Collector])
+def test_what_was_saved_is_restored_although_new_episodes_start(kind: Any) -> None:
+    def begin() -> Any:
+        normalize = "gymnasium.wrappers:NormalizeObservation"
+        env = make_env("InvertedPendulum-v5", 2, seed=0, wrappers=(normalize,))
+        for copy in env._env.envs:
+            copy.unwrapped.settings = object()  # cannot be saved
+        plain = {} if kind is GymCollector else {"auto_register_policy_transforms": False}
+        return kind(env, gaussian(4, 1), frames_per_batch=20, total_frames=-1, **plain)
+
+    first, other = begin(), begin()
+    take(first, 2)
+    state = CollectionState(other, other.env)
+    state.load_state_dict(CollectionState(first, first.env).state_dict())
+    assert not state.continues
+    first.reset()
+    (one, two) = (take(each, 1)["observation"][:, 0] for each in (first, other))
+    assert torch.equal(one, two)  # of equal generators and statistics
+    assert not torch.equal(two, take(begin(), 1)["observation"][:, 0])
+
+
 class Counter(gym.Env[Any, Any]):
     """Observes the episode's number and the step; each episode is longer than the last."""
 
