@@ -29,7 +29,7 @@ from amber_trl.transforms import MetricName, StalenessMetric
 C = TypeVar("C", bound=RunOptions)
 
 _REFUSED = (ValueError, TypeError, RuntimeError, OSError, ImportError, gymnasium.error.Error)
-_FAILED = (CheckpointError, NonFiniteDataError, NonFiniteError, OSError)
+_FAILED = (CheckpointError, NonFiniteDataError, NonFiniteError)
 
 
 def run_recipe(
@@ -46,13 +46,20 @@ def run_recipe(
     """
     try:
         opened = open_run(command_line(kind, description))
+        run_dir = opened[0].run_dir
     except _REFUSED as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     try:
-        summary = learn(*opened)
+        return _conclude(learn(*opened), run_dir)
+    except OSError as error:  # such as a full disk
+        sys.exit(f"error: {error}{_how_to_continue(run_dir)}")
     except _FAILED as error:
         sys.exit(f"error: {error}")
-    return _conclude(summary, opened[0].run_dir)
+    except KeyboardInterrupt:
+        say(f"stopped at once{_how_to_continue(run_dir)}")
+        return 128 + signal.SIGINT
 
 
 def command_line(kind: type[C], description: str | None) -> C:
@@ -108,6 +115,12 @@ def open_directory(
     if resume and also and (setup := read_config(config.run_dir).get("setup")) != also["setup"]:
         raise ValueError(
             f"{config.run_dir} is a run of setup={setup!r}: resume it with its own recipe"
+        )
+    origin = config.init_from
+    if config.overwrite and origin and origin.resolve().is_relative_to(config.run_dir.resolve()):
+        raise ValueError(
+            f"overwrite would remove init_from={str(origin)!r}, since run_dir={str(config.run_dir)!r}: "
+            "name another run directory (--run-dir)"
         )
     directory = RunDirectory(config.run_dir, overwrite=config.overwrite, resume=resume, **options)
     if config.extend is not None:
@@ -175,9 +188,11 @@ def check_same(given: Any, saved: Any) -> None:
         if isinstance(value, Path) and isinstance(ours, Path):
             value, ours = value.resolve(), ours.resolve()
         if field.name != "progress" and value != ours:
+            longer = "; to make a finished run longer, use --extend instead of --resume"
             raise ValueError(
                 f"{field.name}={value!r} contradicts {field.name}={ours!r} of the run in "
                 f"{str(saved.run_dir)!r}: leave it out, since a resumed run keeps its options"
+                f"{longer if field.name == 'total_frames' else ''}"
             )
 
 
@@ -201,6 +216,12 @@ def _conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
         text = f"no final score (no episode has ended) after {frames} frames: {run_dir}"
     say(text)
     return 128 + signal.Signals[stopped_by] if stopped_by else 0
+
+
+def _how_to_continue(run_dir: Path) -> str:
+    """What to do after a run ended early; empty if there is no checkpoint."""
+    saved = list_checkpoints(run_dir / "checkpoints")
+    return f"; continue from frame {int(saved[-1].stem)} with --resume {run_dir}" if saved else ""
 
 
 def _value(value: Any) -> Any:

@@ -25,6 +25,7 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
 
     Raises:
         FileNotFoundError: if the run does not exist or has no checkpoint.
+        ValueError: if ``run`` is another file, such as ``policy.pt``.
         CheckpointError: if the networks do not fit, or only one of the two trainings scales rewards.
 
     Examples:
@@ -33,7 +34,10 @@ def initialize_from(run: str | os.PathLike[str], parts: Mapping[str, Any]) -> No
     """
     if not Path(run).exists():
         raise FileNotFoundError(f"init_from={str(run)!r}: there is no such run")
-    _, states = read_states(find_policy(run) if Path(run).is_dir() else Path(run), "cpu")
+    file = find_policy(run) if Path(run).is_dir() else Path(run)
+    if file.suffix != ".ckpt":
+        raise ValueError(f"init_from={str(run)!r}: give a run directory, or one of its checkpoints")
+    _, states = read_states(file, "cpu")
     for name, part in parts.items():
         if not isinstance(part, nn.Module):
             continue

@@ -17,6 +17,7 @@ from command_line import saved_config as _saved_config
 from ppo_amber_config import Config, EffectiveConfig
 
 from amber_trl.checkpoints import list_checkpoints
+from amber_trl.runs import TrainingRun
 from tests.data.frames import assert_same
 from tests.recipes.conftest import RECIPES, run_main, run_script
 from tests.runs.left import last_state, read_rows, read_tables, stopping
@@ -149,11 +150,32 @@ def test_options_are_the_run_s_own(tmp_path: Path) -> None:
     for words, said in (
         (("--seed", "0"), "seed=0 contradicts seed=3"),  # 0 is also the default
         (("--total-frames", "5000"), "total_frames=5000 contradicts total_frames=2560"),
+        (("--total-frames", "5000"), "--extend instead of --resume"),
     ):
         assert said in run_main(ppo, "--resume", run_dir, *words)
     assert (run_dir / "iterations.csv").read_bytes() == before
     shutil.move(run_dir, moved := tmp_path / "moved")
     assert run_main(ppo, "--resume", moved, "--seed", "3", "--no-progress") == 0
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is full"), KeyboardInterrupt()])
+def test_a_run_that_ends_early_says_how_to_continue(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+) -> None:
+    def fail(run: TrainingRun, *args: Any, **kwargs: Any) -> None:
+        if run.frames == 512:
+            raise error
+        record(run, *args, **kwargs)
+
+    record = TrainingRun.record
+    monkeypatch.setattr(TrainingRun, "record", fail)
+    options = ("--smoke", "--env-id", "Pendulum-v1", "--checkpoint-interval", "1")
+    left = run_main(ppo, *options, "--run-dir", tmp_path / "run")
+    assert f"continue from frame 512 with --resume {tmp_path}" in f"{left}{capsys.readouterr().out}"
+    assert isinstance(error, OSError) or left == 130
 
 
 def test_a_configuration_of_another_version_is_refused(tmp_path: Path) -> None:

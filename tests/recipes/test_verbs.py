@@ -62,7 +62,11 @@ def test_networks_of_another_shape_are_refused(finished: Path, tmp_path: Path) -
     assert "\n" not in said
     nowhere = ("--run-dir", tmp_path / "run", "--init-from", tmp_path / "nowhere")
     assert "error: init_from=" in run_main(ppo, *_SMALL, *nowhere)
+    assert "one of its checkpoints" in run_main(ppo, *nowhere[:3], finished / "policy.pt")
     assert not (tmp_path / "run").exists()
+    own = ("--run-dir", finished, "--overwrite", "--init-from", finished)
+    assert "overwrite would remove init_from" in run_main(ppo, *_SMALL, *own)
+    assert find_policy(finished).exists()
 
 
 @pytest.fixture(scope="module")
