@@ -182,12 +182,12 @@ def saved_config(kind: type[C], run_dir: Path) -> C:
 
 
 def check_same(given: Any, saved: Any) -> None:
-    """Refuses options that contradict those of the resumed run, except ``progress``."""
+    """Refuses options that contradict those of the resumed run, except ``progress`` and ``logger``."""
     for field in fields(given):
         value, ours = getattr(given, field.name), getattr(saved, field.name)
         if isinstance(value, Path) and isinstance(ours, Path):
             value, ours = value.resolve(), ours.resolve()
-        if field.name != "progress" and value != ours:
+        if field.name not in ("progress", "logger") and value != ours:
             longer = "; to make a finished run longer, use --extend instead of --resume"
             raise ValueError(
                 f"{field.name}={value!r} contradicts {field.name}={ours!r} of the run in "

@@ -36,6 +36,7 @@ def test_tensorboard_has_what_the_tables_have_and_each_frame_once(tmp_path: Path
         written = [float(row[name]) for row in read_rows(run_dir) if row[name]]
         assert logged_values == pytest.approx(written)
     assert [step for step, _ in found["frames_per_second"]] == [256, 512, 768, 1024]
+    assert run_main(ppo, "--resume", run_dir, "--logger", "csv") == 0  # without its package too
 
 
 @pytest.mark.parametrize("logger", ["wandb", "mlflow"])
