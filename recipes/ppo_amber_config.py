@@ -280,9 +280,7 @@ def _check_combinations(config: EffectiveConfig) -> None:
     chosen = [name for name in DROPPING if getattr(config, name) is not None]
     drops = "drop_factor" in _SETUPS[config.setup]
     if chosen:
-        refuse(
-            not drops, f"{chosen[0]} setup", "it drops no batches; amber and disc do, with any loss"
-        )
+        refuse(not drops, f"{chosen[0]} setup", "only amber and disc drop batches, with any loss")
     refuse(len(chosen) > 1, " ".join(chosen), "each decides which batches are in use")
     for name in DROPPING[1:]:
         wanted = getattr(config, name)
