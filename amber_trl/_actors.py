@@ -107,8 +107,8 @@ def check_gaussian(actor: nn.Module, needed_by: str) -> None:
 
 def _not_gaussian(kind: type, needed_by: str) -> ValueError:
     return ValueError(
-        f"{needed_by} needs a Gaussian actor, got a {kind.__name__} actor, whose action dimensions "
-        "have no ratios of their own: choose another loss or staleness metric, or Box actions"
+        f"{needed_by} needs a Gaussian actor (Normal or IndependentNormal), got {kind.__name__}: "
+        "choose another loss or staleness metric, or such an actor"
     )
 
 

@@ -6,9 +6,9 @@ __all__ = ["NonFiniteDataError"]
 class NonFiniteDataError(ValueError):
     """Data from an environment or policy are NaN, infinite or too large, and were not used.
 
-    Raised by :meth:`~amber_trl.data.MultiBatchReplayBuffer.extend`, and by the ``update`` of
-    :class:`~amber_trl.modules.ObservationNormalizer` and :class:`~amber_trl.modules.RewardScaler`, so
-    that callers can distinguish bad data from a bad call.
+    Raised by :meth:`~amber_trl.data.MultiBatchReplayBuffer.extend`, for example, or the ``update`` of
+    :class:`~amber_trl.modules.ObservationNormalizer`, so that callers can distinguish bad data from a
+    bad call.
 
     Examples:
         >>> from amber_trl.errors import NonFiniteDataError

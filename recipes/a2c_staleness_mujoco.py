@@ -1,8 +1,8 @@
 """Reuse past batches in A2C, whose loss has no importance ratio.
 
-    python recipes/a2c_staleness_mujoco.py                    # up to four batches
-    python recipes/a2c_staleness_mujoco.py --num-batches 1    # reference: plain A2C
-    python recipes/a2c_staleness_mujoco.py --resume runs/a2c  # resume a stopped run
+    python recipes/a2c_staleness_mujoco.py --run-dir runs/replay                  # up to four batches
+    python recipes/a2c_staleness_mujoco.py --num-batches 1 --run-dir runs/plain   # plain A2C
+    python recipes/a2c_staleness_mujoco.py --resume runs/replay                   # if it was stopped
 
 Buffer, filter and sampler are the same as for PPO-AMBER; the loss is TorchRL's. A2C does not weight
 frames by their importance ratio, so an old frame biases the gradient by as much as the actor has moved
@@ -21,7 +21,6 @@ if __name__ == "__main__":
     begin()  # before the imports that take seconds
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -34,10 +33,9 @@ from command_line import (
     seed_everything,
 )
 from ranges import Range
-from run_options import RunOptions, check_options
+from run_options import RunOptions, check_options, default_run_dir
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Categorical
-from torchrl.envs import EnvBase
 from torchrl.objectives import A2CLoss
 from torchrl.objectives.value import GAE
 
@@ -57,8 +55,6 @@ class Config(RunOptions):
 
     env_id: str = "InvertedPendulum-v5"
     """Gymnasium id of an environment with Box observations and actions; 8 copies run together."""
-    run_dir: Path = Path("runs/a2c")
-    """Directory for the run's files."""
     total_frames: Annotated[int | None, Range(1)] = None
     """Frames to train for; schedules anneal towards this number (300 000; smoke: 2560)."""
     frames_per_batch: Annotated[int | None, Range(1)] = None
@@ -94,8 +90,11 @@ def open_run(config: Config) -> tuple[Any, ...]:
         config.env_id, 8, seed=config.seed, wrappers=config.wrappers, **config.env_kwargs
     )
     if isinstance(env.action_spec, Categorical):
-        raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
-    config = replace(config, total_frames=total, frames_per_batch=size)
+        raise TypeError(
+            f"env_id={config.env_id!r} has discrete actions: choose a task with Box actions"
+        )
+    run_dir = config.run_dir or default_run_dir(config, "a2c")
+    config = replace(config, total_frames=total, frames_per_batch=size, run_dir=run_dir)
     observations, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     arguments: dict[str, Any] = {"observation_size": observations, "action_size": actions}
     if config.activation != "tanh":  # policy.pt does not store the default
@@ -117,8 +116,9 @@ def open_run(config: Config) -> tuple[Any, ...]:
         parts["reward_scaler"] = scaler
     check_staleness(replay, env)
     initialize(config, parts)
+    collector = GymCollector(env, actor, frames_per_batch=size, total_frames=total)
     directory = open_directory(config, {"setup": "a2c"}, logger=config.logger)
-    return config, env, directory, critic, normalizer, parts
+    return config, collector, directory, critic, normalizer, parts
 
 
 def train(config: Config) -> dict[str, Any]:
@@ -128,24 +128,25 @@ def train(config: Config) -> dict[str, Any]:
 
 def learn(
     config: Config,
-    env: EnvBase,
+    collector: GymCollector,
     directory: RunDirectory,
     critic: TensorDictModuleBase,
     normalizer: ObservationNormalizer,
     parts: dict[str, Any],
 ) -> dict[str, Any]:
     """Builds the parts and runs the loop."""
-    total, size = config.total_frames, config.frames_per_batch
-    assert total is not None and size is not None  # noqa: PT018  (set by open_run)
+    assert config.total_frames is not None  # set by open_run
     loss, replay, policy = parts["loss"], parts["replay"], parts["policy"]
     scaler = parts.get("reward_scaler")
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
     optimizer = torch.optim.Adam(loss.parameters(), lr=config.learning_rate, eps=1e-5)
     update = UpdateStep(loss, optimizer)
     schedule = LinearSchedule(
-        total, optimizer=optimizer, staleness=replay.staleness, extends=directory.resumed
+        config.total_frames,
+        optimizer=optimizer,
+        staleness=replay.staleness,
+        extends=directory.resumed,
     )
-    collector = GymCollector(env, policy.actor, frames_per_batch=size, total_frames=total)
     parts |= {"optimizer": optimizer, "schedule": schedule}
     with TrainingRun(
         directory,

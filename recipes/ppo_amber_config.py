@@ -52,7 +52,8 @@ class Config(RunOptions):
     replay_frames: Annotated[int | None, Range(1)] = None
     """L N, frames kept; replaces num_batches, and must be a multiple of frames_per_batch."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
-    """Staleness above which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1; required for metric age)."""
+    """Staleness above which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1; required for metric age).
+    Keep it below the clip range, near which R' - 1 stays when all batches are used."""
     batches_in_use: Annotated[int | None, Range(1)] = None
     """Number of batches to use; the drop factor is then chosen in each iteration to give that number."""
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
@@ -215,7 +216,7 @@ def resolve(config: Config) -> EffectiveConfig:
     check_options(config)
     _check_device(config.device)
     if (own := continued_config(EffectiveConfig, config)) is not None:
-        return replace(own, progress=config.progress)
+        return replace(own, progress=config.progress, logger=config.logger)
     values = _DEFAULTS | _SETUPS[config.setup] | _PROTOCOLS[config.protocol]
     values |= _SMOKE if config.smoke else {}
     values["run_dir"] = default_run_dir(config, config.setup)

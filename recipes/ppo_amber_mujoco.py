@@ -2,7 +2,7 @@
 
     python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --setup amber
     python recipes/ppo_amber_mujoco.py --env-id HalfCheetah-v5 --setup ppo --seed 3
-    python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --setup amber --protocol paper
+    python recipes/ppo_amber_mujoco.py --env-id Pendulum-v1 --protocol paper --run-dir runs/as-in-the-paper
     python recipes/ppo_amber_mujoco.py --env-id Hopper-v5 --checkpoint-interval 20 --run-dir runs/hopper
     python recipes/ppo_amber_mujoco.py --resume runs/hopper
 
@@ -128,7 +128,9 @@ def learn(config: EffectiveConfig, env: EnvBase, directory: RunDirectory) -> dic
             ledger = replay.refresh()  # lines 10 to 12: R' of each batch; in use or not
             metrics = list(update.epochs(replay, config.epochs, config.target_kl))  # 17 to 24
             collector.update_policy_weights_(TensorDict.from_module(actor))
-            annealed |= adapt(loss, optimizer, replay, metrics, config)  # line 19: M, for the log
+            annealed |= adapt(
+                loss, optimizer, replay, metrics, config
+            )  # DISC, GePPO; and M (line 19)
             run.record(batch, annealed, metrics, ledger)
     return run.summary
 

@@ -71,8 +71,8 @@ class RunOptions:
     also that service, configured by its environment variables (WANDB_MODE=offline needs no account;
     without MLFLOW_TRACKING_URI, MLflow writes mlflow.db in the run directory)."""
     progress: bool = True
-    """Show a progress bar with frames, time left, speed and return (mean of the last 100 episodes); with
-    replay also active (batches in use) and staleness (of the oldest batch in use)."""
+    """Show a progress bar with frames, time left, speed and return (mean of the last 100 episodes); if
+    batches are stored, also active (batches in use) and staleness (of the oldest batch in use)."""
     smoke: bool = False
     """Smoke test: a few short iterations that run everything within 20 seconds, but learn nothing."""
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import nn
 from torchrl._utils import seed_generator
@@ -165,6 +165,9 @@ class GymCollector(BaseCollector):
         """Collects one batch, without counting it.
 
         After an exception, the next batch starts with a reset of every environment.
+
+        Raises:
+            NonFiniteDataError: an observation was not finite, and the actor raised an error.
         """
         if self._broken:
             self.reset()
@@ -177,7 +180,7 @@ class GymCollector(BaseCollector):
             self._envs.check_finite(error)
             raise
         self._broken = False
-        return batch
+        return batch if self.storing_device is None else batch.to(self.storing_device)
 
     @torch.no_grad()
     def _collect(self) -> TensorDictBase:
@@ -195,10 +198,9 @@ class GymCollector(BaseCollector):
             written = self._actor.finish()
         before, after = self._envs.finish()
         traj_ids = self._traj_ids.over(frames, self._envs.ends)
-        batch = make_batch(
+        return make_batch(
             before, after, written, traj_ids, self.env.batch_size, self.env.reward_spec.dtype
         )
-        return batch if self.storing_device is None else batch.to(self.storing_device)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Resets the environments with the seeds ``seed``, ``seed + 1`` and so on.
@@ -235,15 +237,22 @@ class GymCollector(BaseCollector):
         if policy_or_weights is None:
             return
         if isinstance(policy_or_weights, nn.Module):
-            weights: Mapping[str, Any] = policy_or_weights.state_dict()
-        elif isinstance(policy_or_weights, TensorDictBase):
-            weights = policy_or_weights.flatten_keys(".").to_dict()
-        else:
+            policy_or_weights = TensorDict.from_module(policy_or_weights)
+        if not isinstance(policy_or_weights, TensorDictBase):
             raise TypeError(
                 f"policy_or_weights is a {type(policy_or_weights).__name__}: pass a module, or the "
                 "TensorDict that TensorDict.from_module(module) returns"
             )
-        self.policy.load_state_dict(weights)
+        own = TensorDict.from_module(self.policy)
+        needed, given = (
+            {(key, value.shape) for key, value in weights.items(True, True)}
+            for weights in (own, policy_or_weights)
+        )
+        if different := sorted(map(str, needed ^ given)):
+            raise RuntimeError(
+                f"policy_or_weights is not of the actor's structure; they differ in {different}"
+            )
+        own.data.update_(policy_or_weights.data)
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """The actor's weights, the counters, and the frame that the next batch starts from."""

@@ -27,16 +27,16 @@ class RecomputedAdvantages:
       actions and states were.
     - ``"gae-v"``: DISC's (:func:`~amber_trl.functional.gae_v`). It looks ahead only as far as the
       current actor would have acted similarly.
-    - ``"vtrace"``: IMPALA's (:func:`~amber_trl.functional.vtrace`). The targets correct the first
-      action too. ``lmbda=1`` is the paper's main form.
+    - ``"vtrace"``: IMPALA's (:func:`~amber_trl.functional.vtrace`). Its targets are those of
+      ``"gae-v"``, its advantages are not unless ``lmbda=1``, the main form of IMPALA's paper.
 
     The last two read each action's log-probability under the actor before the iteration's updates,
     which the filter stores if it is built with ``proximal_log_prob_key``.
 
     Episodes, environments and batches are kept separate. A time limit is treated as it is stored:
     ``("next", "terminated")`` marks states after which no reward can follow. ``V`` of the next state
-    is that of the following frame, except where a frame ends an episode or a batch: there it is
-    computed from the stored next observation. So a call costs little more than one forward pass of
+    is that of the following frame, except where a frame ends an episode or its environment's part of
+    a batch: there it is computed from the stored next observation. So a call costs little more than one forward pass of
     the critic over the frames; storing the next observations doubles the memory for observations.
 
     Args:
@@ -110,7 +110,8 @@ class RecomputedAdvantages:
             check_integer("frames_per_env", frames_per_env)
         self.chunk_size = check_integer("chunk_size", chunk_size)
         self.proximal_log_prob_key = proximal_log_prob_key
-        self._log_prob_keys = [unravel_key(key) for key in log_prob_keys]
+        keys = [log_prob_keys] if isinstance(log_prob_keys, str) else log_prob_keys
+        self._log_prob_keys = [unravel_key(key) for key in keys]
         self.out_keys = ["advantage", "value_target"]
         self.set_critic(critic)
 

@@ -102,6 +102,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         4
     """
 
+    _batch_size: int
+
     def __init__(
         self,
         num_batches: int,
@@ -129,7 +131,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             raise TypeError(f"staleness is a {type(staleness).__name__}: give an ISStalenessFilter")
         self.staleness = staleness
         self.advantages = check_advantages(advantages, staleness)
-        self.keys = None if keys is None else list(keys)
+        self.keys = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
         self.age_key = age_key
         self.check_finite = check_finite
         proximal = None if staleness is None else staleness.proximal_log_prob_key
@@ -181,7 +183,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         return self._writer.age
 
     def extend(self, tensordict: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
-        """Store a batch in place of the oldest and end a running epoch.
+        """Store a batch in place of the oldest and end a running epoch; an error changes nothing.
 
         Args:
             tensordict: ``[N]``, ``[E, T]`` or ``[workers, E, T]`` with ``N`` frames in total, time last.
@@ -190,8 +192,6 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
         Returns:
             ``int64`` ``[N]``, the rows written.
-
-        An error of any kind leaves the buffer unchanged.
 
         Raises:
             TypeError: if ``tensordict`` is not a TensorDict, or a transform is a staleness filter.
@@ -396,6 +396,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`; with a filter, sampling raises until :meth:`refresh` is called.
 
+        ``minibatch_size`` stays this buffer's. If the state's differs, a running epoch ends.
+
         Raises:
             ValueError: if the state belongs to a buffer of another ``num_batches`` or ``frames_per_batch``,
                 or to another sampler, or this buffer stores other shapes or dtypes.
@@ -439,8 +441,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
-        """Keep the generator object, which others may reference, and give it the new state."""
-        generator = self._rng
+        """Keep the minibatch size, and the generator object, which others may reference."""
+        generator, size = self._rng, self._batch_size
         try:
             yield
         finally:
@@ -448,6 +450,9 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
                 generator.set_state(self._rng.get_state())
                 self.set_rng(generator)
             self._epoch_number += 1
+            if self._batch_size != size:
+                self._batch_size = size
+                self._end_epoch()
             self._needs_refresh = self.staleness is not None
 
     def set_sampler(self, sampler: Sampler) -> Sampler:

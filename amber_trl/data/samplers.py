@@ -27,9 +27,9 @@ class MultiBatchSampler(Sampler):
     Writing to the buffer discards the rest of an epoch and makes every stored batch active again,
     since slots then hold other batches.
 
-    The sampler infers ages from writes. If a full stock TorchRL buffer is given a new sampler, that
-    sampler takes the last slot for the newest until the next write;
-    :class:`~amber_trl.data.MultiBatchReplayBuffer` tells the sampler.
+    Ages follow from the order of writes. :class:`~amber_trl.data.MultiBatchReplayBuffer` tells a new
+    sampler which slot is the newest. In a stock TorchRL buffer, a new sampler takes the last slot for the
+    newest until the next write.
 
     Args:
         frames_per_batch: ``N``, the rows of one slot.

@@ -19,9 +19,9 @@ def is_box2d(env: gym.Env[Any, Any]) -> bool:
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
     """Records the episodes of a Box2D task, whose world can be neither read nor set.
 
-    Each episode starts in a new world. In Gymnasium a walker's world is reused by the next episode, and
-    its internal state (such as the order of contacts) changes the rounding there. From the generator's
-    state before the reset, the same actions then lead to the same bits.
+    Each episode starts in a new world, so that the generator's state before the reset and the actions
+    determine every bit. Gymnasium reuses a walker's world, whose internal state (such as the order of
+    contacts) changes the rounding of the next episode.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:

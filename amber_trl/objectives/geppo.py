@@ -77,7 +77,7 @@ class GePPOLoss(AmberPPOLoss):
         proximal_log_prob: NestedKey = "proximal_log_prob"
 
     default_keys = _AcceptedKeys
-    _window: tuple[Tensor, Tensor] | None = None
+    _clip_bounds: tuple[Tensor, Tensor] | None = None  # log(C - eps) and log(C + eps) of each frame
 
     def __init__(
         self,
@@ -92,9 +92,10 @@ class GePPOLoss(AmberPPOLoss):
         self, tensordict: TensorDictBase, critic_frames: TensorDictBase | None = None
     ) -> TensorDictBase:
         """As :class:`AmberPPOLoss`; ``KeyError`` also without a proximal log-probability."""
-        losses = super().forward(tensordict, critic_frames)
-        self._window = None  # tensors of this call's graph or trace must not outlive it
-        return losses
+        try:
+            return super().forward(tensordict, critic_frames)
+        finally:
+            self._clip_bounds = None  # tensors of this call's graph or trace must not outlive it
 
     def adapt_learning_rate(self, group: dict[str, Any], total_variation: Tensor | float) -> float:
         """Lowers the step size if the policy moved too far, raises it if too little.
@@ -144,14 +145,8 @@ class GePPOLoss(AmberPPOLoss):
             most = log_ratio.clamp(min=log_cap)  # if the ratio is far below a centre above the cap
             bounds = torch.minimum(bounds[0], most), torch.minimum(bounds[1], most)
         self._own_metrics["total_variation"] = log_ratios.exp().diff(dim=0).abs().mean() / 2
-        self._window = bounds
+        self._clip_bounds = bounds
         return weights
-
-    @property
-    def _clip_bounds(self) -> tuple[Tensor, Tensor]:
-        """``log(C - eps)`` and ``log(C + eps)`` of each frame."""
-        assert self._window is not None  # set by _log_weight in the same call
-        return self._window
 
 
 def _log_add(log_center: Tensor, change: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class RunDirectory:
         overwrite: remove an earlier run's files and checkpoints in it. Other files are never
             touched.
         resume: continue the run in it.
-        logger: a logger for iterations in addition to the tables; ``"csv"`` is none. ``"tensorboard"``
+        logger: a logger in addition to the tables; ``"csv"``: the tables only. ``"tensorboard"``
             writes to ``path/tensorboard``. ``"wandb"`` and ``"mlflow"`` are configured by their own
             environment variables, such as ``WANDB_PROJECT``, ``WANDB_MODE=offline`` or
             ``MLFLOW_TRACKING_URI``, without which MLflow writes ``path/mlflow.db``.

@@ -53,8 +53,8 @@ class TrainingRun:
         collector: a collector of whole batches. Its ``total_frames`` become those of the training, and are
             then set to infinity, since the run itself decides when to end. A resume is exact with
             :class:`~amber_trl.collectors.GymCollector`; other collectors start new episodes.
-        parts: the loop's parts of a checkpoint, by name: everything with ``state_dict`` and
-            ``load_state_dict`` that changes. If there is a :class:`Policy` under the name ``policy``, it is
+        parts: what a checkpoint saves besides the collector, by name: every object that changes and has
+            ``state_dict`` and ``load_state_dict``. If there is a :class:`Policy` under the name ``policy``, it is
             also written to ``policy.pt``, for ``amber-trl evaluate``.
         num_batches: largest number of batches in the ledger; its columns are written for each age.
         checkpoint_interval: iterations between checkpoints; None saves only the last.

@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -41,6 +41,9 @@ class NonFiniteError(ArithmeticError):
             "was skipped. Look for huge values in its minibatch, lower the learning rate, or set "
             "max_grad_norm; clear_nonfinite() lets training continue"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.update, self.rows, self.ages)
 
     def with_ages(self, batch_age: torch.Tensor, frames: int) -> "NonFiniteError":
         """The same error, with the ages of the rows' batches; each has an equal share of the frames."""

@@ -44,7 +44,7 @@ class LinearSchedule:
     Raises:
         ValueError: if ``total_frames`` is below 1; at the first step, if ``staleness`` has a
             controller.
-        TypeError: if it is not an integer, or ``loss`` has no clip range.
+        TypeError: if ``total_frames`` is not an integer, or ``loss`` has no clip range.
 
     Examples:
         >>> import torch

@@ -1,32 +1,19 @@
 """One gradient step of a TorchRL loss on a minibatch, eager or compiled."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Protocol
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torchrl.objectives import LossModule
 
+from amber_trl.data import MultiBatchReplayBuffer
 from amber_trl.training._compiled import CompiledStep
 from amber_trl.training._guard import NonFiniteGuard, Rows, admit_update, each
 from amber_trl.training._metrics import total_loss
-
-
-class _Replay(Protocol):
-    """The part of a buffer that an epoch reads, as :class:`~amber_trl.data.MultiBatchReplayBuffer` has it."""
-
-    @property
-    def storage(self) -> Any: ...
-
-    @property
-    def age(self) -> torch.Tensor: ...
-
-    @property
-    def epoch(self) -> Callable[..., Sequence[torch.Tensor]]: ...
 
 
 class UpdateStep:
@@ -139,7 +126,7 @@ class UpdateStep:
         """
         return self._step.step((minibatch,), minibatch.get("index", None))
 
-    def epoch(self, replay: _Replay) -> TensorDict:
+    def epoch(self, replay: MultiBatchReplayBuffer) -> TensorDict:
         """Makes every update of one fresh epoch over a buffer.
 
         The updates equal those of ``for minibatch in replay: update(minibatch)``, bit for bit, but a compiled
@@ -147,10 +134,7 @@ class UpdateStep:
         are numbered from the start of the epoch.
 
         Args:
-            replay: a :class:`~amber_trl.data.MultiBatchReplayBuffer`, or any object whose ``storage[:]``
-                returns the stored frames ``[frames]``, whose ``epoch()`` returns the rows of each minibatch,
-                int64 ``[rows]``, and whose ``age`` is that of each stored batch, int64 ``[batches]``. With
-                ``critic_on_all`` it must be a ``MultiBatchReplayBuffer``.
+            replay: the buffer to learn from, extended and, if it has a filter, refreshed.
 
         Returns:
             The result of calling the step for each update, with batch size ``[updates]``.
@@ -161,7 +145,7 @@ class UpdateStep:
                 the number of minibatches depends on the batches in use, or value targets are not recomputed
                 for every batch.
             NonFiniteError: if a loss or gradient was not finite, in this epoch or before it. The error lists
-                the minibatch's rows and the ages of their batches.
+                the minibatch's rows and, if it was in this epoch, the ages of their batches.
         """
         if not hasattr(replay, "epoch"):
             raise TypeError(
@@ -170,7 +154,7 @@ class UpdateStep:
             )
         self.raise_if_nonfinite()
         of_actor = replay.epoch()
-        indices: Sequence[Rows] = of_actor
+        indices: Sequence[Rows] = list(of_actor)
         if self.critic_on_all:
             of_critic = replay.epoch(every_batch=True)
             if len(of_critic) != len(of_actor):
@@ -194,14 +178,14 @@ class UpdateStep:
         return metrics
 
     def epochs(
-        self, replay: _Replay, count: int, target_kl: float | None = None
+        self, replay: MultiBatchReplayBuffer, count: int, target_kl: float | None = None
     ) -> Iterator[TensorDict]:
         """Makes up to ``count`` epochs with :meth:`epoch`, and yields the result of each.
 
         Args:
             replay: as in :meth:`epoch`.
             count: largest number of epochs.
-            target_kl: stop after an epoch whose mean ``kl_approx`` exceeds this. The mean estimates how far
+            target_kl: stop after an epoch whose mean ``kl_approx``, an entry of the loss, exceeds this. The mean estimates how far
                 the policy has moved from the policies that collected the frames in use. None makes all
                 epochs, as in the AMBER paper.
         """

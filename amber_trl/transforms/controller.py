@@ -9,8 +9,8 @@ from amber_trl._checks import check_integer, check_number
 class DropFactorController:
     r"""Chooses the drop factor so that a target amount of stored data is in use.
 
-    Let :math:`d_{(1)} \le d_{(2)} \le \dots` be the measured staleness of the stored batches: first the
-    newest batch, which is always in use, then the others in ascending order. The drop factor is
+    Let :math:`d_{(1)} \le d_{(2)} \le \dots` be the staleness of the stored batches in ascending order, where
+    that of the newest batch, which is always in use, counts as 0. The drop factor is
 
     .. math:: \epsilon_b = \min\left(\epsilon_{max},\, d_{(k)}\right), \qquad
         k = \min\Big\{ j : \sum_{i \le j} w_{(i)} \ge W \Big\}

@@ -57,7 +57,9 @@ def prepare(config: C, setup: str) -> tuple[C, EnvBase, Policy, ObservationNorma
     options: dict[str, Any] = {"wrappers": config.wrappers, **config.env_kwargs}
     env = make_env(config.env_id, 1, seed=config.seed, **options)
     if isinstance(env.action_spec, Categorical):
-        raise TypeError(f"env_id={config.env_id!r} has discrete actions: choose one with Box's")
+        raise TypeError(
+            f"env_id={config.env_id!r} has discrete actions: choose a task with Box actions"
+        )
     size = env.observation_spec["observation"].shape[-1]
     arguments = {"observation_size": size, "action_size": env.action_spec.shape[-1]}
     normalizer = ObservationNormalizer(size, initial_count=0.01)  # as in the paper's code base

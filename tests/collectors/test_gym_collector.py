@@ -213,6 +213,8 @@ def test_weights_are_seen_and_can_be_copied_in() -> None:
     batches = iter(collector)
     next(batches)
     other = gaussian(4, 1)
+    for actor in (collector.policy, other):  # state_dict would leave it out
+        actor.register_buffer("temperature", torch.ones(1), persistent=False)
     for source in (other, TensorDict.from_module(other)):
         for parameter in collector.policy.parameters():
             parameter.data.zero_()
@@ -231,7 +233,7 @@ def test_weights_are_seen_and_can_be_copied_in() -> None:
     [([1.0], TypeError), (TensorDict(), RuntimeError), (gaussian_actor(3, 1), RuntimeError)],
 )
 def test_anything_but_the_actors_weights_is_refused(weights: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"policy_or_weights|loading state_dict"):
+    with pytest.raises(error, match="policy_or_weights"):
         collector_of().update_policy_weights_(weights)
 
 

@@ -182,6 +182,7 @@ def test_keys_keeps_only_the_given_keys() -> None:
     assert set(whole[:].keys(True, True)) == {
         ("next", k) for k in ("observation", "reward", "done")
     }
+    assert make_replay(0, keys="frame").keys == ["frame"]
 
 
 def test_a_batch_sampled_elsewhere_may_bring_an_index() -> None:

@@ -38,6 +38,17 @@ def test_a_buffer_without_a_generator_loads_the_state_of_one_without() -> None:
     assert sorted(other[:]["frame"].tolist()) == frames_of(0)
 
 
+def test_a_load_keeps_the_minibatch_size(tmp_path: Path) -> None:
+    original = make_replay(1)
+    original.sample()
+    original.dumps(tmp_path)
+    for load, source in (("load_state_dict", original.state_dict()), ("loads", tmp_path)):
+        other = MultiBatchReplayBuffer(L, original.frames_per_batch, 4)
+        getattr(other, load)(source)
+        assert other.batch_size == 4 * other.num_active
+        assert len(list(other)) == other.frames_per_batch // 4
+
+
 class Scaled(Transform):
     """A transform with a state."""
 

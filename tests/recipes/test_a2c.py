@@ -56,7 +56,11 @@ def test_unsupported_options_are_refused(tmp_path: Path) -> None:
         a2c.train(a2c.Config(staleness_metric="size", run_dir=tmp_path / "run"))
     with pytest.raises(TypeError, match="discrete actions"):
         a2c.train(a2c.Config(env_id="CartPole-v1", run_dir=tmp_path / "run"))
-    for options in (["--minibatch-size", 48], ["--staleness-metric", "collections:Counter"]):
+    for options in (
+        ["--minibatch-size", 48],
+        ["--frames-per-batch", 100, "--minibatch-size", 4],
+        ["--staleness-metric", "collections:Counter"],
+    ):
         said = run_main(a2c, "--run-dir", tmp_path / "run", *map(str, options))
         assert said.startswith("error: ")
     assert not (tmp_path / "run").exists()

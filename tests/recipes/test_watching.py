@@ -26,7 +26,7 @@ def test_tensorboard_has_what_the_tables_have_and_each_frame_once(tmp_path: Path
     logger = ("--logger", "tensorboard", "--run-dir", run_dir)
     assert run_main(ppo, *_OPTIONS, *options, *logger) == 0
     list_checkpoints(run_dir / "checkpoints")[-1].unlink()  # so that two iterations are repeated
-    ppo.train(Config(resume=run_dir, progress=False))
+    ppo.train(Config(resume=run_dir, logger="tensorboard", progress=False))
     found = logged(run_dir)
     assert [step for step, _ in found["ledger/kl_0"]] == [256, 512, 768, 1024]
     assert [step for step, _ in found["eval_return"]] == [512, 1024]
@@ -36,7 +36,9 @@ def test_tensorboard_has_what_the_tables_have_and_each_frame_once(tmp_path: Path
         written = [float(row[name]) for row in read_rows(run_dir) if row[name]]
         assert logged_values == pytest.approx(written)
     assert [step for step, _ in found["frames_per_second"]] == [256, 512, 768, 1024]
+    list_checkpoints(run_dir / "checkpoints")[-1].unlink()
     assert run_main(ppo, "--resume", run_dir, "--logger", "csv") == 0  # without its package too
+    assert logged(run_dir) == found
 
 
 @pytest.mark.parametrize("logger", ["wandb", "mlflow"])

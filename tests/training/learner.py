@@ -56,7 +56,8 @@ class Learner:
 
     def epoch(self, frames: TensorDictBase, indices: Sequence[Tensor]) -> TensorDict:
         """An epoch over four batches, the newest of them in slot 1."""
-        return self.update.epoch(Replay(frames, indices, torch.tensor([1, 0, 3, 2])))
+        replay: Any = Replay(frames, indices, torch.tensor([1, 0, 3, 2]))
+        return self.update.epoch(replay)
 
     def state(self) -> list[Tensor]:
         """A copy of parameters and optimiser state."""

@@ -1,5 +1,7 @@
 """A loss or gradient that is not finite changes nothing, compiled and eager."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -53,6 +55,7 @@ def test_an_epoch_counts_from_its_start_and_names_the_ages(learner: Learner) -> 
     assert caught.value.update == 1
     assert caught.value.rows is rows[1]
     assert caught.value.ages == [0, 1, 3]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_a_minibatch_without_index_is_reported_without(eager: Learner) -> None:

@@ -71,7 +71,9 @@ def test_an_epoch_is_the_loop_over_the_buffer() -> None:
 
 def test_an_epoch_needs_frames_on_the_device_of_the_loss() -> None:
     loss, frames = make_loss(), make_minibatch().to("meta")
-    replay = SimpleNamespace(storage=frames, age=torch.zeros(1), epoch=lambda: [torch.arange(4)])
+    replay: Any = SimpleNamespace(
+        storage=frames, age=torch.zeros(1), epoch=lambda: [torch.arange(4)]
+    )
     with pytest.raises(ValueError, match=r"frames on meta, and the loss is on cpu.*device='cpu'"):
         UpdateStep(loss, torch.optim.Adam(loss.parameters())).epoch(replay)
 
