@@ -16,8 +16,8 @@ def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect a run's numbers, by name."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
-        if (version := _version(name)) is not None:
-            versions[name] = version
+        if (found := version(name)) is not None:
+            versions[name] = found
     return versions
 
 
@@ -44,7 +44,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str,
 
 
 @functools.cache  # reading versions takes as long as writing a small checkpoint
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Version of an installed package."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None

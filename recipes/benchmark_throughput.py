@@ -27,7 +27,9 @@ from ranges import Range, check_fields
 from throughput import hand_written, programs
 from throughput.limits import limits
 from throughput.rounds import Programs, Workload, measure, settle
-from throughput.tables import Results, column, machine, median, rate, ratio, spread, version
+from throughput.tables import Results, column, machine, median, rate, ratio, spread
+
+from amber_trl._provenance import version
 
 
 @dataclass(frozen=True, kw_only=True)

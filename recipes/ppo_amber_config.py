@@ -37,8 +37,8 @@ class Config(RunOptions):
     num_threads: Annotated[int, Range(1)] = 1
     """Threads that torch uses; one is fastest for networks of this size."""
     eval_interval: Annotated[int | None, Range(1)] = None
-    """Iterations between evaluations with the mean action (None: never). Their mean return then decides
-    which checkpoint is the best; only checkpoints saved right after an evaluation count."""
+    """Iterations between evaluations with the mean action (None: never). A checkpoint is saved after each;
+    their mean return decides which is the best."""
     eval_episodes: Annotated[int, Range(1)] = 10
     """Episodes per evaluation, always from the same initial states."""
     num_envs: Annotated[int | None, Range(1)] = None

@@ -179,7 +179,8 @@ class RecomputedAdvantages:
         if batches.ndim != 2 or 0 in batches.shape:
             raise ValueError(f"shape {list(batches.shape)}: give [frames] or [batches, frames]")
         self.check_shape(batches.shape[1:])
-        self.check_frames(batches)
+        proximal = [self.proximal_log_prob_key] if self.reads_ratios else []
+        self._check_keys(batches, [*self.in_keys, *proximal])
         per_env = (len(chosen), -1, self.frames_per_env or batches.shape[1])
 
         def column(key: NestedKey) -> Tensor:
@@ -208,12 +209,10 @@ class RecomputedAdvantages:
         written = (column.reshape(shape) for column in (advantage, target))
         return TensorDict(dict(zip(self.out_keys, written, strict=True)), shape[:2])
 
-    def reserve(self, frames: TensorDictBase) -> None:
-        """Write zero columns of the critic's dtype to a new batch ``[frames]``."""
-        self.check_frames(frames)
-        dtype = self._value(frames[:1].select(*self._observation_keys)).dtype
-        for key in self.out_keys:
-            frames.set(key, torch.zeros(len(frames), 1, dtype=dtype, device=frames.device))
+    def value_dtype(self, frames: TensorDictBase) -> torch.dtype:
+        """Dtype of the critic's values; raises ``KeyError`` if new frames lack a key."""
+        self._check_keys(frames, self.in_keys)
+        return self._value(frames[:1].select(*self._observation_keys)).dtype
 
     def _values(self, frames: TensorDictBase, beyond: Tensor) -> tuple[Tensor, Tensor]:
         """``V`` of each frame's state and of its next state, ``[frames]``."""
@@ -244,9 +243,7 @@ class RecomputedAdvantages:
                 f"one environment{f', frames_per_env={time}' if len(shape) > 1 else ''}"
             )
 
-    def check_frames(self, tensordict: TensorDictBase) -> None:
-        """Raise ``KeyError`` if stored frames lack a key that the estimator reads."""
-        keys = [*self.in_keys, *([self.proximal_log_prob_key] if self.reads_ratios else [])]
+    def _check_keys(self, tensordict: TensorDictBase, keys: Sequence[NestedKey]) -> None:
         missing = [key for key in keys if tensordict.get(key, None) is None]
         if missing:
             raise KeyError(

@@ -213,13 +213,14 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             check_finite_frames(frames)
         if self.keys is not None:
             frames = select_keys(frames, self.keys)
+        seen = self._transform(frames[:1].clone()) if len(self._transform) else frames
         if self.staleness is not None:
-            self.staleness.check_frames(frames)
+            self.staleness.check_frames(seen)
         if self.advantages is not None:
             self.advantages.check_shape(batch.shape)
         # Detached: a storage would otherwise keep every graph written to it. TensorDictReplayBuffer's
         # extend is not used, since it would apply the inverse transforms again.
-        index = self._extend(self._with_own_columns(frames.detach()))
+        index = self._extend(self._with_own_columns(frames.detach(), seen.detach()))
         if self.age_key is not None:  # every stored batch is now older
             age = self.age.repeat_interleave(self.frames_per_batch)
             self._storage[:].set_(self.age_key, age)
@@ -230,18 +231,22 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._needs_refresh = self.staleness is not None
         return index
 
-    def _with_own_columns(self, frames: TensorDictBase) -> TensorDictBase:
-        """A new batch with the columns that this buffer writes allocated."""
+    def _with_own_columns(self, frames: TensorDictBase, seen: TensorDictBase) -> TensorDictBase:
+        """A new batch with zeros in the columns that this buffer writes.
+
+        ``seen`` is what the networks read: at least its first frame, transformed.
+        """
         frames = TensorDict(dict(frames.items()), frames.shape, device=frames.device)  # not locked
         if self.age_key is not None:
             age = torch.zeros(len(frames), dtype=torch.int64, device=frames.device)
             frames.set(self.age_key, age)
         if self.staleness is not None and self.staleness.proximal_log_prob_key is not None:
-            behaviour = [frames.get(key) for key in self.staleness.log_prob_keys]
-            log_prob = sum_of_heads(behaviour, len(frames))
-            frames.set(self.staleness.proximal_log_prob_key, log_prob)
+            behaviour = sum_of_heads([seen[key] for key in self.staleness.log_prob_keys], len(seen))
+            frames.set(self.staleness.proximal_log_prob_key, behaviour.new_zeros(len(frames)))
         if self.advantages is not None:
-            self.advantages.reserve(frames)
+            dtype = self.advantages.value_dtype(seen)
+            for key in self.advantages.out_keys:
+                frames.set(key, torch.zeros(len(frames), 1, dtype=dtype, device=frames.device))
         return frames
 
     def refresh(self) -> TensorDict:
@@ -289,7 +294,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         computed = self.advantages.compute(stored, slots)
         batches = self._storage[:].view(-1, self.frames_per_batch)
         for key in self.advantages.out_keys:
-            column = computed[key].to(stored[key].dtype)  # networks may have been converted since
+            column = computed[key].to(batches[key].dtype)  # networks may have been converted since
             batches.set_at_(key, column, slots)
 
     def sample(

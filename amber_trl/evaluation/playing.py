@@ -2,17 +2,20 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type, step_mdp
 from tqdm import tqdm
 
 from amber_trl._checks import check_integer
 from amber_trl.envs import make_env
+from amber_trl.errors import NonFiniteDataError
 from amber_trl.runs import Policy
 
 MAX_FRAMES = 100_000
@@ -82,8 +85,8 @@ def play(
         episodes: number of episodes, at least 1.
         deterministic: whether to take the mean (or likeliest) action, or to sample from the
             distribution, as in training.
-        seed: seed of environments and actions, at least 0. The same seed gives the same episodes, and
-            no global generator is advanced.
+        seed: seed of environments and actions, at least 0. The same seed gives the same episodes. The
+            global generators of Python, NumPy and torch continue afterwards as if nothing had been played.
         max_frames: maximum frames of an episode.
         progress: whether to show a progress bar.
         show: called with the environments after the first reset and each step, to render them.
@@ -93,8 +96,9 @@ def play(
 
     Raises:
         TypeError: if ``episodes``, ``max_frames`` or ``seed`` is not an integer.
-        ValueError: if one of them is out of range; the environment is unknown, or its spaces do not
-            match the policy; or an observation, action or reward is not finite.
+        ValueError: if one of them is out of range; or the environment is unknown, or its spaces do not
+            match the policy.
+        NonFiniteDataError: if an observation or reward is not finite.
         RuntimeError: if an episode has not ended after ``max_frames``.
 
     Examples:
@@ -109,21 +113,21 @@ def play(
     policy = replace(policy, actor=deepcopy(policy.actor).cpu().eval())
     check_integer("episodes", episodes)
     check_integer("max_frames", max_frames)
+    check_integer("seed", seed, low=0)
     kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     copies = min(episodes, _COPIES)
-    env = make_env(policy.env_id, copies, seed=seed, wrappers=policy.wrappers, **policy.env_kwargs)
     left = [episodes // copies + (copy < episodes % copies) for copy in range(copies)]
     totals, lengths = torch.zeros(copies, dtype=torch.float64), [0] * copies
     played: list[tuple[float, int]] = []
+    make = {"seed": seed, "wrappers": policy.wrappers, **policy.env_kwargs}
     with (
-        contextlib.closing(env),
+        _seeded(seed),
+        contextlib.closing(make_env(policy.env_id, copies, **make)) as env,
         tqdm(total=episodes, unit="episode", disable=not progress) as bar,
-        torch.random.fork_rng(devices=[]),
         torch.no_grad(),
         set_exploration_type(kind),
     ):
         _check_spaces(policy, env)
-        torch.manual_seed(seed)
         frames = env.reset()
         show(env)
         while any(left):
@@ -131,7 +135,7 @@ def play(
             show(env)
             for key in ("observation", "reward"):
                 if not (value := frames["next", key]).isfinite().all():
-                    raise ValueError(
+                    raise NonFiniteDataError(
                         f"the {key} in env_id={policy.env_id!r} is not finite: "
                         f"{value.flatten().tolist()}"
                     )
@@ -147,13 +151,27 @@ def play(
                 elif left[copy] and lengths[copy] >= max_frames:
                     raise RuntimeError(
                         f"an episode of env_id={policy.env_id!r} has not ended after "
-                        f"max_frames={max_frames}: pass a larger max_frames (--max-frames) if its "
-                        "episodes are that long; an environment whose episodes never end needs a time limit "
-                        "(max_episode_steps where it is registered)"
+                        f"max_frames={max_frames}: give the environment a time limit "
+                        "(max_episode_steps where it is registered), or pass a larger max_frames "
+                        "(amber-trl evaluate --max-frames) if its episodes are that long"
                     )
             frames = env.maybe_reset(step_mdp(frames))
     returns, ended_after = zip(*played, strict=True)
     return Played(returns, ended_after)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seeds the global generators, from which an environment may draw, and restores them afterwards."""
+    generators = GlobalRNGState()
+    before = generators.state_dict()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.manual_seed(seed)
+        yield
+    finally:
+        generators.load_state_dict(before)
 
 
 def _check_spaces(policy: Policy, env: EnvBase) -> None:

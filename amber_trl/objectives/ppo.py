@@ -36,10 +36,10 @@ class AmberPPOLoss(ClipPPOLoss):
     (``[..., 1]``) and ``value_target`` (``[..., 1]``), all renamed by ``set_keys``. Returns
     ``loss_objective``, ``loss_critic``, ``loss_entropy`` (with an entropy bonus) and metrics.
 
-    Frames that the mask under ``loss_mask_key`` excludes are removed before anything is computed, so they
-    enter no mean, no normalisation of advantages and no metric. (A stock loss only masks its sums, and
-    normalises advantages over all frames.) Such a call cannot be compiled, since the number of frames
-    depends on the data.
+    If ``loss_mask_key`` names a key, the frames that its mask excludes are removed before anything is
+    computed, so they enter no mean, no normalisation of advantages and no metric. Such a call cannot be
+    compiled, since the number of frames depends on the data. With ``"auto"`` (the default), the masks that
+    TorchRL writes, such as those of padded slices, act as in ``ClipPPOLoss``: on the sums alone.
 
     Args:
         actor_network: the actor.

@@ -2,8 +2,8 @@
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -144,24 +144,15 @@ def load_policy(
     if not path.exists():
         raise FileNotFoundError(f"path={str(path)!r}: there is no policy file and no checkpoint")
     saved = read_component(path, "policy") if path.suffix == ".ckpt" else _read(path)
-    with _errors_of(path):
-        saved = {**_NOT_SAVED_BEFORE, **saved}
-        named, function = saved["env_id"], saved["actor_function"]
-    _check_named(path, "env_id", named, env_id)
+    if not isinstance(saved, Mapping) or not {"env_id", "arguments", "actor"} <= saved.keys():
+        raise ValueError(f"path={str(path)!r} does not hold a policy of amber_trl")
+    saved = {**_NOT_SAVED_BEFORE, **saved}
+    _check_named(path, "env_id", saved["env_id"], env_id)
     _check_named(path, "wrappers", saved["wrappers"], None if wrappers is None else list(wrappers))
-    _check_named(path, "actor", function, actor)
+    _check_named(path, "actor", saved["actor_function"], actor)
+    fields = ("env_id", "arguments", "actor", "env_kwargs", "wrappers", "actor_function")
     with torch.random.fork_rng(devices=[]):  # building draws weights
-        return _build(path, saved)
-
-
-@contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise ValueError(
-            f"path={str(path)!r} does not hold a policy of amber_trl: {error!r}"
-        ) from error
+        return Policy(**{name: saved[name] for name in fields} | {"actor": _actor(path, saved)})
 
 
 def _check_named(path: Path, name: str, saved: Any, asked: Any) -> None:
@@ -229,42 +220,34 @@ def _other(run_dir: Path) -> str:
     return "nor any other policy: name the directory of one run, as training left it"
 
 
-def _build(path: Path, saved: Mapping[str, Any]) -> Policy:
-    with _errors_of(path):
-        env_id, function, arguments = saved["env_id"], saved["actor_function"], saved["arguments"]
-        env_kwargs, wrappers = dict(saved["env_kwargs"]), saved["wrappers"]
-        options, weights = saved["normalizer"] or {}, saved["actor"]
-        if function is None:
-            actor = _actor_of_arguments(saved)
-    if function is not None:  # what the environment or the function raises is not the file's fault
-        with closing(make_env(env_id, 1, wrappers=wrappers, **env_kwargs)) as env:
+def _actor(path: Path, saved: Mapping[str, Any]) -> TensorDictModuleBase:
+    function, weights, options = saved["actor_function"], saved["actor"], saved["normalizer"] or {}
+    if function is not None:
+        env_kwargs = {"wrappers": saved["wrappers"], **saved["env_kwargs"]}
+        with closing(make_env(saved["env_id"], 1, **env_kwargs)) as env:
             size = env.observation_spec["observation"].shape[-1]
             actor = named_actor(function, env, ObservationNormalizer(size, **options))
-        try:
-            actor.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ValueError(
-                f"actor={function!r} makes another network than path={str(path)!r} holds: {error}"
-            ) from error
-    return Policy(env_id, arguments, actor, env_kwargs, wrappers, function)
-
-
-def _actor_of_arguments(saved: Mapping[str, Any]) -> TensorDictModuleBase:
-    arguments, weights = saved["arguments"], saved["actor"]
-    make = categorical_actor if "num_actions" in arguments else gaussian_actor
-    normalizer = None
     try:
-        if any(".normalizer." in name for name in weights):
-            options = saved["normalizer"] or {}
-            normalizer = ObservationNormalizer(arguments["observation_size"], **options)
-        actor = make(**arguments, normalizer=normalizer)
+        if function is None:
+            actor = _actor_of_arguments(saved["arguments"], weights, options)
         actor.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(
-            f"its actor is not what {make.__name__} makes of arguments={arguments!r} ({error}): "
-            "save an actor of another kind as Policy(..., actor_function='module:function')"
+            f"actor={function!r} and arguments={saved['arguments']!r} make another network than "
+            f"path={str(path)!r} holds ({error}): save an actor of another kind as Policy(..., "
+            "actor_function='module:function')"
         ) from error
     return actor
+
+
+def _actor_of_arguments(
+    arguments: Mapping[str, Any], weights: Mapping[str, Any], options: Mapping[str, Any]
+) -> TensorDictModuleBase:
+    normalizer = None
+    if any(".normalizer." in name for name in weights):
+        normalizer = ObservationNormalizer(arguments["observation_size"], **options)
+    make = categorical_actor if "num_actions" in arguments else gaussian_actor
+    return make(**arguments, normalizer=normalizer)
 
 
 def _read(file: Path) -> Mapping[str, Any]:

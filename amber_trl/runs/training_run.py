@@ -57,15 +57,16 @@ class TrainingRun:
             ``state_dict`` and ``load_state_dict``. If there is a :class:`Policy` under the name ``policy``, it is
             also written to ``policy.pt``, for ``amber-trl evaluate``.
         num_batches: largest number of batches in the ledger; its columns are written for each age.
-        checkpoint_interval: iterations between checkpoints; None saves only the last.
+        checkpoint_interval: iterations between checkpoints; None saves only the last. One is also
+            saved after each evaluation.
         log_interval: iterations between rows of ``iterations.csv`` and ``timing.csv``, for loops with many
             short iterations. Episodes are always written, and so is the iteration that reaches
             ``total_frames``. Must divide ``eval_interval``.
         eval_interval: iterations between evaluations; None for no evaluations.
         evaluate: plays some episodes with the current actor and returns their mean return. It must not
             advance any generator that the training uses; :func:`~amber_trl.evaluation.play` does not.
-            The mean goes to the column ``eval_return``, and becomes the score of a checkpoint saved after
-            that iteration. Checkpoints after other iterations then have no score.
+            The mean goes to the column ``eval_return``, and is the score of a checkpoint saved after that
+            iteration. Other checkpoints then have no score.
         progress: whether to show a progress bar.
 
     Attributes:
@@ -186,7 +187,7 @@ class TrainingRun:
     def batches(self) -> Iterator[TensorDictBase]:
         """Yields the collector's batches until all are collected or the run is asked to stop.
 
-        Between batches it saves a checkpoint when one is due.
+        Between batches it saves a checkpoint when one is due, and after each evaluation.
 
         Raises:
             RuntimeError: if a batch was not recorded before the next is requested.
@@ -194,7 +195,8 @@ class TrainingRun:
         batches = iter(self._collector)
         # A signal that arrives after this check takes effect once the iteration is finished.
         while self.frames < self.total_frames and not self._stop.requested:
-            if self._interval and self.frames // self._size % self._interval == 0:
+            due = self._interval and self.frames // self._size % self._interval == 0
+            if due or self._evaluated is not None:
                 self._save()
             self._log.lap("checkpoint")
             if (batch := next(batches, None)) is None:

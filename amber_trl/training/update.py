@@ -188,6 +188,9 @@ class UpdateStep:
             target_kl: stop after an epoch whose mean ``kl_approx``, an entry of the loss, exceeds this. The mean estimates how far
                 the policy has moved from the policies that collected the frames in use. None makes all
                 epochs, as in the AMBER paper.
+
+        Raises:
+            KeyError: if ``target_kl`` is given, and the loss emits no ``kl_approx``.
         """
         for _ in range(count):
             metrics = self.epoch(replay)

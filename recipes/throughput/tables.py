@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,18 +56,10 @@ def median(values: Sequence[float], form: str) -> str:
     return format(float(np.median(values)), form) if values else ""
 
 
-def version(package: str) -> str | None:
-    """Version of an installed package."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def machine() -> str:
     """Processor and versions, as text."""
     found = _provenance.machine()
     versions = _provenance.package_versions()
-    versions |= {"stable_baselines3": version("stable_baselines3") or "missing"}
+    versions |= {"stable_baselines3": _provenance.version("stable_baselines3") or "missing"}
     described = ", ".join(f"{name} {number}" for name, number in versions.items())
     return f"{found['processor']}, {os.cpu_count()} cores, {found['system']}; {described}"

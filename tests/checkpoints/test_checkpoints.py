@@ -131,7 +131,7 @@ def test_differences_from_the_saving_machine_are_reported(
 ) -> None:
     learner, _ = stepped(tmp_path, 1)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")
-    monkeypatch.setattr("amber_trl._provenance._version", lambda name: "99.0")
+    monkeypatch.setattr("amber_trl._provenance.version", lambda name: "99.0")
     restored = learner.checkpoints(tmp_path).restore()
     assert restored is not None
     assert any(text.startswith("torch was 2") for text in restored.differences)

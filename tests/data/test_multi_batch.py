@@ -17,7 +17,7 @@ from torchrl.data import (
     Storage,
     TensorDictReplayBuffer,
 )
-from torchrl.envs import Compose, DoubleToFloat, EnvCreator
+from torchrl.envs import CatTensors, Compose, DoubleToFloat, EnvCreator
 from torchrl.objectives.value import GAE
 
 from amber_trl.data import (
@@ -25,6 +25,7 @@ from amber_trl.data import (
     EpisodicMinibatchSampler,
     MultiBatchReplayBuffer,
     MultiBatchWriter,
+    RecomputedAdvantages,
 )
 from amber_trl.envs import make_env
 from amber_trl.modules import value_critic
@@ -242,6 +243,31 @@ def test_refresh_measures_what_the_transform_makes_and_leaves_the_storage() -> N
     replay.refresh()
     assert (replay.storage[:] == before).all()
     assert set(replay.storage[:].keys(True, True)) == set(before.keys(True, True))
+
+
+def test_the_networks_may_read_what_the_transform_makes() -> None:
+    staleness = make_filter(proximal_log_prob_key="proximal")
+    advantages = RecomputedAdvantages(
+        value_critic(3), "vtrace", gamma=0.9, lmbda=0.9, proximal_log_prob_key="proximal"
+    )
+    parts, keys = ["first", "others"], ["observation", ("next", "observation")]
+    replay = make_replay(staleness=staleness, advantages=advantages)
+    for key in keys:  # the networks read "observation", which is stored in parts
+        inside = parts if isinstance(key, str) else [("next", part) for part in parts]
+        replay.append_transform(CatTensors(inside, out_key=key, del_keys=False))
+    for number in (0, 1):
+        whole = make_batch(number)
+        whole["next", "terminated"] = whole["next", "done"]
+        for frames in (whole, whole["next"]):
+            observation = frames.pop("observation")
+            frames["first"], frames["others"] = observation[:, :1], observation[:, 1:]
+        replay.extend(whole)
+    assert (replay.refresh()["importance_ratio"] - 1).abs().max() < 1e-6
+    minibatch = replay.sample()
+    torch.testing.assert_close(minibatch["proximal"], minibatch["action_log_prob"])
+    expected = advantages(replay[:].reshape(2, N))["value_target"]
+    torch.testing.assert_close(replay.storage[:]["value_target"], expected.reshape(-1, 1))
+    assert expected.abs().min() > 0
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 2, 2)])

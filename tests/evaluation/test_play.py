@@ -21,6 +21,7 @@ from torchrl.envs import ExplorationType, set_exploration_type
 
 from amber_trl.checkpoints import CheckpointError, Checkpoints, list_checkpoints
 from amber_trl.envs import make_env
+from amber_trl.errors import NonFiniteDataError
 from amber_trl.evaluation import Played, evaluate_run, play
 from amber_trl.modules import ObservationNormalizer, categorical_actor, gaussian_actor
 from amber_trl.runs import Policy, find_policy, load_policy
@@ -137,9 +138,14 @@ def test_a_missing_policy_is_reported(tmp_path: Path) -> None:
 
 def test_anything_but_a_policy_is_refused(tmp_path: Path) -> None:
     file, saved = tmp_path / "policy.pt", _record().state_dict()
-    for broken in ({}, {**saved, "arguments": {}}, {**saved, "actor": {}}, [1, 2], torch.zeros(3)):
+    others: list[Any] = [{}, [1, 2], torch.zeros(3), saved["actor"]]
+    for broken in others:
         torch.save(broken, file)
         with pytest.raises(ValueError, match=r"policy\.pt' does not hold a policy"):
+            load_policy(file)
+    for entry in ("arguments", "actor"):  # as after a change of the network's code
+        torch.save({**saved, entry: {}}, file)
+        with pytest.raises(ValueError, match=r"make another network than path=.*policy\.pt'"):
             load_policy(file)
 
 
@@ -175,6 +181,15 @@ def test_same_seed_same_episodes_and_no_global_generator_moves() -> None:
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]  # type: ignore[index]  # noqa: NPY002
     assert torch.equal(torch.random.get_rng_state(), before[2])
+
+
+def test_an_environment_that_draws_from_global_generators_is_repeatable() -> None:
+    def draw() -> _Task:
+        return _Task(reward=random.random() + np.random.rand() + torch.rand(()).item(), length=5)  # noqa: NPY002
+
+    with _registered(draw) as env_id:
+        policy = Policy(env_id, {}, _record().actor)
+        assert play(policy, 5, seed=1) == play(policy, 5, seed=1) != play(policy, 5, seed=2)
 
 
 def test_short_episodes_count_no_more_than_long_ones() -> None:
@@ -240,7 +255,7 @@ def test_non_finite_values_are_named(tmp_path: Path, name: str, value: float) ->
     with _registered(partial(_Task, **{name: value}, length=5)) as env_id:
         torch.save({**_record().state_dict(), "env_id": env_id}, tmp_path / "policy.pt")
         with pytest.raises(
-            ValueError, match=rf"the {name} in env_id='tests/Task-v0' is not finite"
+            NonFiniteDataError, match=rf"the {name} in env_id='tests/Task-v0' is not finite"
         ):
             evaluate_run(tmp_path, checkpoint="final", out=tmp_path / "new" / "x.json")
     assert not list((tmp_path / "new").iterdir())
@@ -250,7 +265,7 @@ def test_an_endless_episode_is_not_played_forever() -> None:
     with _registered(_Task) as env_id:
         policy = Policy(env_id, {}, _record().actor)
         with pytest.raises(
-            RuntimeError, match=r"env_id='tests/Task-v0' .*max_frames=50: pass a la"
+            RuntimeError, match=r"env_id='tests/Task-v0' .*max_frames=50: give the en"
         ):
             play(policy, 2, max_frames=50)
     pendulum = _record()

@@ -136,7 +136,7 @@ def test_evaluation_leaves_the_training_alone_and_chooses_the_best(
     finished: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    options = ("--eval-interval", "2", "--eval-episodes", "3", "--checkpoint-interval", "1")
+    options = ("--eval-interval", "2", "--eval-episodes", "3", "--checkpoint-interval", "3")
     assert run_main(ppo, *_SMALL, *options, "--run-dir", run_dir) == 0
     rows = read_rows(run_dir)
     returns = [row.pop("eval_return") for row in rows]
