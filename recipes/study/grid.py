@@ -65,6 +65,11 @@ PARTS: dict[str, Part] = {
     ),
     "clip": Part("Which clip range?", _CLIPS, _SWEPT),
     "drop": Part("Which drop factor?", ("amber_drop0.1", "amber_drop0.3"), _SWEPT),
+    "drop_per_clip": Part(  # 0.625 in both, as in the default
+        "Does the drop factor count relative to the clip range?",
+        ("amber_clip0.2_drop0.125", "amber_clip0.6_drop0.375"),
+        _SWEPT,
+    ),
     "age": Part(
         "How stale do batches become, and how many are used?",
         ("mber_l8", "amber_drop0.1", "amber_drop0.3"),

@@ -95,8 +95,8 @@ def test_changes_are_those_of_the_base() -> None:
 
 def test_every_part_can_be_made() -> None:
     counts = {"main": 120, "control": 60, "episodic": 30, "minibatch": 27, "mber": 36}
-    counts |= {"length": 27, "step": 12, "default": 36, "clip": 36, "drop": 12, "screen_n": 48}
-    counts |= {"screen_one": 72, "authors": 16}
+    counts |= {"length": 27, "step": 12, "default": 36, "clip": 36, "drop": 12, "drop_per_clip": 12}
+    counts |= {"screen_n": 48, "screen_one": 72, "authors": 16}
     counts |= {"age": 27, "trpo": 24, "acer": 12}
     parts = recipe.grid(recipe.Config(dry_run=True))
     assert {name: len(found) for name, found in parts.items()} == counts
