@@ -56,7 +56,7 @@ def import_named(argument: str, name: str) -> Callable[..., Any]:
 
     Raises:
         ValueError: if the name does not have that form.
-        ModuleNotFoundError: if there is no such module, or it imports a missing one.
+        ModuleNotFoundError: if the module is missing, or imports one that is.
         ImportError: if the module has no such name.
         TypeError: if the named object is not callable.
 

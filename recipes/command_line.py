@@ -164,7 +164,7 @@ def saved_config(kind: type[C], run_dir: Path) -> C:
     """The options of a saved run, with ``run_dir`` where the directory is now.
 
     Raises:
-        FileNotFoundError: if there is no run.
+        FileNotFoundError: if the run does not exist.
         ValueError: if its ``config.json`` cannot be read, or belongs to another version or recipe.
     """
     own = {"run_dir": run_dir, "resume": run_dir, "extend": None, "overwrite": False}
@@ -219,7 +219,7 @@ def _conclude(summary: Mapping[str, Any], run_dir: Path) -> int:
 
 
 def _how_to_continue(run_dir: Path) -> str:
-    """What to do after a run ended early; empty if there is no checkpoint."""
+    """What to do after a run ended early; empty without a checkpoint."""
     saved = list_checkpoints(run_dir / "checkpoints")
     return f"; continue from frame {int(saved[-1].stem)} with --resume {run_dir}" if saved else ""
 

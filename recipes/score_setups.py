@@ -29,8 +29,8 @@ def relative_scores(runs: pd.DataFrame, published: pd.Series | None = None) -> p
         published: ``p`` by task; by default the mean of the runs of ``ppo``.
 
     Raises:
-        ValueError: if a task has no ``p`` or no ``r``, or there is no run of ``ppo`` with a seed that
-            another setup has.
+        ValueError: if a task has no ``p`` or no ``r``, or no seed of a run of ``ppo`` is
+            another setup's too.
     """
     scores = runs.pivot(index=["task", "seed"], columns="setup", values="speed_score")
     means = scores.groupby("task").mean(skipna=False)

@@ -154,7 +154,7 @@ class Checkpoints:
         with a warning that names them.
 
         Returns:
-            None if there is no checkpoint; otherwise an object with ``path``, ``frames``, ``details``
+            None without a checkpoint; otherwise an object with ``path``, ``frames``, ``details``
             and ``differences``: how versions and machine differ from when it was saved, one text each.
             If there are any, the resumed program may produce other bits.
 
@@ -258,7 +258,7 @@ def verify_run(run: str | os.PathLike[str]) -> list[tuple[Path, str | None]]:
         Each checkpoint, oldest first, with the problem found; None if it is whole.
 
     Raises:
-        FileNotFoundError: there is no checkpoint to verify.
+        FileNotFoundError: the run has no checkpoint.
 
     Examples:
         >>> import os

@@ -158,7 +158,7 @@ class RecomputedAdvantages:
 
         Raises:
             KeyError: if a key that the estimator reads is missing.
-            ValueError: if the frames are not whole environments, or there are no frames.
+            ValueError: if the frames are not whole environments, or a batch is empty.
         """
         batches = tensordict.unsqueeze(0) if tensordict.ndim == 1 else tensordict
         computed = self.compute(batches, range(len(batches)))

@@ -260,7 +260,7 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             newest batch first: row ``l`` describes the batch of age ``l``.
 
         Raises:
-            RuntimeError: if there is no filter, or nothing is stored.
+            RuntimeError: if the buffer has no filter, or nothing is stored.
         """
         if self.staleness is None:
             raise RuntimeError(

@@ -94,7 +94,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunPath]:
         The directories, each once.
 
     Raises:
-        FileNotFoundError: if a path does not exist, or there is no run under it.
+        FileNotFoundError: if a path does not exist, or no run lies under it.
         ValueError: if a zip archive cannot be read.
 
     Examples:

@@ -126,7 +126,7 @@ class ObservationNormalizer(nn.Module):
                 all finite; every leading dimension counts as frames.
 
         Raises:
-            ValueError: the last dimension is not ``size``, or there is no frame.
+            ValueError: the last dimension is not ``size``, or the batch is empty.
             NonFiniteDataError: a value is NaN, infinite, or so large that its square overflows
                 float64. The statistics are then unchanged.
             TypeError: the dtype is not floating.

@@ -100,7 +100,7 @@ class RewardScaler(nn.Module):
                 terminal state or a time limit.
 
         Raises:
-            ValueError: a shape does not fit, or there are no frames.
+            ValueError: a shape does not fit, or the batch is empty.
             NonFiniteDataError: a reward is NaN or infinite, or so large that its square overflows
                 float64. The state is then unchanged.
         """

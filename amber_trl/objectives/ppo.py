@@ -58,7 +58,7 @@ class AmberPPOLoss(ClipPPOLoss):
             and ``functional``.
 
     Raises:
-        TypeError: if there is no critic although ``critic_coeff`` is above 0.
+        TypeError: if ``critic_coeff`` is above 0 without a critic.
         ValueError: if ``clip_epsilon`` is not in [0, 1].
         KeyError: when called without a key that the loss reads, such as a stored advantage.
         ValueError: when called, if advantage, value target or log-probability has a wrong shape.
@@ -138,7 +138,7 @@ class AmberPPOLoss(ClipPPOLoss):
             A TensorDict of scalars; with ``reduction="none"``, losses are ``[M]``.
 
         Raises:
-            KeyError: if there is no stored advantage, value target or action. Unlike ``ClipPPOLoss``, this loss does
+            KeyError: if advantage, value target or action is not stored. Unlike ``ClipPPOLoss``, this loss does
                 not recompute an advantage from old frames with the current critic, since the method does
                 not.
             ValueError: if a column has a wrong shape, or ``critic_frames`` come with a loss mask.

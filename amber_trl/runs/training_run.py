@@ -76,7 +76,7 @@ class TrainingRun:
 
     Raises:
         ValueError: if a number is out of range, or a part has a reserved name.
-        CheckpointError: on entering, if there is no checkpoint to resume from, or none that fits the
+        CheckpointError: on entering, if the directory has no checkpoint to resume from, or none that fits the
             parts.
 
     Examples:

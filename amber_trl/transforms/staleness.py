@@ -275,7 +275,7 @@ class ISStalenessFilter(Transform):
 
         Raises:
             KeyError: if a key that the filter reads is missing.
-            ValueError: if the number of dimensions is neither 1 nor 2, there are no frames, or a
+            ValueError: if the number of dimensions is neither 1 nor 2, a batch is empty, or a
                 log-probability has more than one number per frame.
         """
         if tensordict.ndim not in (1, 2) or 0 in tensordict.batch_size:

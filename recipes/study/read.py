@@ -183,7 +183,7 @@ class Study:
         return found
 
     def select(self, protocol: str, setups: Sequence[str]) -> Selection | None:
-        """All runs of some setups on the tasks that all of them have; None if there is no such task.
+        """All runs of some setups on the tasks that all of them have; None without such a task.
 
         Seeds need not agree: runs with the same seed are not paired, and leaving some of them out would
         make a result depend on which.
@@ -212,7 +212,7 @@ def read_study(paths: Iterable[str | os.PathLike[str]]) -> Study:
     """Reads all runs in folders and zip archives, at any depth; unfinished ones are left out.
 
     Raises:
-        FileNotFoundError: if there is no run under a path.
+        FileNotFoundError: if a path has no run under it.
         RunError: if no run is finished, the files of a run disagree, two runs have the same task,
             setup and seed, or the runs of a protocol differ in a version.
     """

@@ -39,7 +39,7 @@ class Report(Protocol):
     """Ends an iteration: takes the seconds of its parts and waits for the next."""
 
     def __call__(self, **parts: float) -> None:
-        """Raises ``Finished`` if there is no next iteration."""
+        """Raises ``Finished`` after the last iteration."""
 
 
 Program = Callable[[Workload, Report], None]

@@ -56,7 +56,7 @@ class Parts:
 def make_parts(
     env_id: str, *, normalizer_dtype: torch.dtype | None = torch.float32, **env_kwargs: Any
 ) -> Parts:
-    """The parts, from seed 0; without a dtype there is no normaliser."""
+    """The parts, from seed 0; without a dtype they lack a normaliser."""
     torch.manual_seed(0)
     env = make_env(env_id, ENVS, seed=0, **env_kwargs)
     size = env.observation_spec["observation"].shape[-1]
