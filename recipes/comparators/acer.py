@@ -12,7 +12,7 @@ alpha. Neither gives the rest. Chosen here: RMSprop as in TensorFlow (`pip insta
 and one limit on the norm of the joint gradient of actor and critic, as in OpenAI baselines' ACER, on
 which AMBER's authors built theirs; no entropy bonus; means over the frames of a segment; the Gaussian's
 mean and deviation as the trust region's statistics; rewards divided by the running deviation of their
-discounted sum, without which the critic's gradient takes up the limit and the policy hardly moves. The
+discounted sum, without which the critic's gradient takes up the limit and one policy hardly moved. The
 deviation is learnt, as for PPO here (ACER's paper fixes it).
 """
 

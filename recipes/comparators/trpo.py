@@ -4,9 +4,10 @@
 
 The update is sb3-contrib's (`pip install -e '.[comparators]'`), with this library's networks,
 collector and advantages: observations are standardised inside the policy and time limits are terminal,
-as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper used. Three
-things differ: baselines uses a fifth of the frames for the Fisher matrix, accepts 1.5 times the KL step,
-and takes the old policy under the new observation statistics.
+as for PPO and AMBER. Settings are those of OpenAI baselines for MuJoCo, which the paper used, with the
+networks of PPO. The update differs from theirs: baselines uses a fifth of the frames for the Fisher
+matrix, limits KL(old, new) instead of KL(new, old), accepts 1.5 times the KL step, and takes the old
+policy under the new observation statistics.
 """
 
 from __future__ import annotations
