@@ -167,6 +167,12 @@ def forked_generators(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
+def dtype_of(network: nn.Module) -> torch.dtype:
+    """The dtype of a network's floating parameters; torch's default if it has none."""
+    dtypes = (p.dtype for p in network.parameters() if p.is_floating_point())
+    return next(dtypes, torch.get_default_dtype())
+
+
 def device_of(actor: nn.Module) -> torch.device | None:
     """The device of an actor; ``None`` if it has neither parameters nor buffers."""
     for tensor in (*actor.parameters(), *actor.buffers()):

@@ -179,8 +179,7 @@ class RecomputedAdvantages:
         if batches.ndim != 2 or 0 in batches.shape:
             raise ValueError(f"shape {list(batches.shape)}: give [frames] or [batches, frames]")
         self.check_shape(batches.shape[1:])
-        proximal = [self.proximal_log_prob_key] if self.reads_ratios else []
-        self._check_keys(batches, [*self.in_keys, *proximal])
+        self.check_keys(batches, *((self.proximal_log_prob_key,) if self.reads_ratios else ()))
         per_env = (len(chosen), -1, self.frames_per_env or batches.shape[1])
 
         def column(key: NestedKey) -> Tensor:
@@ -208,11 +207,6 @@ class RecomputedAdvantages:
         shape = (len(chosen), batches.shape[1], 1)
         written = (column.reshape(shape) for column in (advantage, target))
         return TensorDict(dict(zip(self.out_keys, written, strict=True)), shape[:2])
-
-    def value_dtype(self, frames: TensorDictBase) -> torch.dtype:
-        """Dtype of the critic's values; raises ``KeyError`` if new frames lack a key."""
-        self._check_keys(frames, self.in_keys)
-        return self._value(frames[:1].select(*self._observation_keys)).dtype
 
     def _values(self, frames: TensorDictBase, beyond: Tensor) -> tuple[Tensor, Tensor]:
         """``V`` of each frame's state and of its next state, ``[frames]``."""
@@ -243,7 +237,9 @@ class RecomputedAdvantages:
                 f"one environment{f', frames_per_env={time}' if len(shape) > 1 else ''}"
             )
 
-    def _check_keys(self, tensordict: TensorDictBase, keys: Sequence[NestedKey]) -> None:
+    def check_keys(self, tensordict: TensorDictBase, *also: NestedKey) -> None:
+        """Raise ``KeyError`` if frames lack a key that the estimator reads, or one of those given."""
+        keys = [*self.in_keys, *also]
         missing = [key for key in keys if tensordict.get(key, None) is None]
         if missing:
             raise KeyError(

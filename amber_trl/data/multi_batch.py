@@ -19,7 +19,7 @@ from torchrl.data import (
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.envs import Transform
 
-from amber_trl._actors import sum_of_heads
+from amber_trl._actors import dtype_of
 from amber_trl._checks import check_integer
 from amber_trl.data._checks import (
     check_advantages,
@@ -198,7 +198,8 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             ValueError: if the number of frames is not ``N``, shapes or dtypes differ from those
                 stored, or the sampler would mix the environments of ``[E, T]``.
             NonFiniteDataError: if a floating key is not finite and ``check_finite`` is true.
-            KeyError: if a key is missing, or earlier batches lacked one.
+            KeyError: if a key is missing, or earlier batches lacked one. If the buffer has a transform,
+                what the networks lack after it is named by :meth:`refresh` only.
         """
         check_tensordict(tensordict)
         batch = tensordict
@@ -213,14 +214,16 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
             check_finite_frames(frames)
         if self.keys is not None:
             frames = select_keys(frames, self.keys)
-        seen = self._transform(frames[:1].clone()) if len(self._transform) else frames
-        if self.staleness is not None:
-            self.staleness.check_frames(seen)
+        transformed = len(self._transform) > 0  # which may make what the networks read
+        if self.staleness is not None and not transformed:
+            self.staleness.check_frames(frames)
         if self.advantages is not None:
             self.advantages.check_shape(batch.shape)
+            if not transformed:
+                self.advantages.check_keys(frames)
         # Detached: a storage would otherwise keep every graph written to it. TensorDictReplayBuffer's
         # extend is not used, since it would apply the inverse transforms again.
-        index = self._extend(self._with_own_columns(frames.detach(), seen.detach()))
+        index = self._extend(self._with_own_columns(frames.detach()))
         if self.age_key is not None:  # every stored batch is now older
             age = self.age.repeat_interleave(self.frames_per_batch)
             self._storage[:].set_(self.age_key, age)
@@ -231,22 +234,17 @@ class MultiBatchReplayBuffer(TensorDictReplayBuffer):
         self._needs_refresh = self.staleness is not None
         return index
 
-    def _with_own_columns(self, frames: TensorDictBase, seen: TensorDictBase) -> TensorDictBase:
-        """A new batch with zeros in the columns that this buffer writes.
-
-        ``seen`` is what the networks read: at least its first frame, transformed.
-        """
+    def _with_own_columns(self, frames: TensorDictBase) -> TensorDictBase:
+        """A new batch with zeros in the columns that this buffer writes."""
         frames = TensorDict(dict(frames.items()), frames.shape, device=frames.device)  # not locked
         if self.age_key is not None:
-            age = torch.zeros(len(frames), dtype=torch.int64, device=frames.device)
-            frames.set(self.age_key, age)
-        if self.staleness is not None and self.staleness.proximal_log_prob_key is not None:
-            behaviour = sum_of_heads([seen[key] for key in self.staleness.log_prob_keys], len(seen))
-            frames.set(self.staleness.proximal_log_prob_key, behaviour.new_zeros(len(frames)))
+            frames.set(self.age_key, torch.zeros(len(frames), dtype=torch.int64))
+        if self.staleness is not None and (key := self.staleness.proximal_log_prob_key) is not None:
+            frames.set(key, torch.zeros(len(frames), dtype=dtype_of(self.staleness.actor)))
         if self.advantages is not None:
-            dtype = self.advantages.value_dtype(seen)
+            dtype = dtype_of(self.advantages.critic)
             for key in self.advantages.out_keys:
-                frames.set(key, torch.zeros(len(frames), 1, dtype=dtype, device=frames.device))
+                frames.set(key, torch.zeros(len(frames), 1, dtype=dtype))
         return frames
 
     def refresh(self) -> TensorDict:

@@ -232,10 +232,10 @@ def _actor(path: Path, saved: Mapping[str, Any]) -> TensorDictModuleBase:
             actor = _actor_of_arguments(saved["arguments"], weights, options)
         actor.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError) as error:
+        maker = f"arguments={saved['arguments']!r}" if function is None else f"actor={function!r}"
         raise ValueError(
-            f"actor={function!r} and arguments={saved['arguments']!r} make another network than "
-            f"path={str(path)!r} holds ({error}): save an actor of another kind as Policy(..., "
-            "actor_function='module:function')"
+            f"path={str(path)!r} does not hold the network that {maker} makes ({error}): "
+            "has its code changed since? (Policy(..., actor_function=) saves an actor of another kind)"
         ) from error
     return actor
 

@@ -255,6 +255,7 @@ def test_the_networks_may_read_what_the_transform_makes() -> None:
     for key in keys:  # the networks read "observation", which is stored in parts
         inside = parts if isinstance(key, str) else [("next", part) for part in parts]
         replay.append_transform(CatTensors(inside, out_key=key, del_keys=False))
+    replay.append_transform(lambda frames: frames.set("target", frames["value_target"]))  # its own
     for number in (0, 1):
         whole = make_batch(number)
         whole["next", "terminated"] = whole["next", "done"]
