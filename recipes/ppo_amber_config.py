@@ -53,7 +53,7 @@ class Config(RunOptions):
     """L N, frames kept; replaces num_batches, and must be a multiple of frames_per_batch."""
     drop_factor: Annotated[float | None, Range(0, infinite=True)] = None
     """Staleness above which a batch is not used, in [0, inf] (amber: 0.25; disc: 0.1; required for metric age).
-    Keep it below the clip range, near which R' - 1 stays when all batches are used."""
+    Change it with the clip range, to which R' - 1 is proportional when all batches are used."""
     batches_in_use: Annotated[int | None, Range(1)] = None
     """Number of batches to use; the drop factor is then chosen in each iteration to give that number."""
     ess_in_use: Annotated[float | None, Range(0, above=True)] = None
